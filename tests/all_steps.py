@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.debian import install
+from tests.support.debian import install
 
 ROOT = Path(__file__).parents[1]
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-from tests.cluster import PLACEMENTS, Placement
+from tests.support.cluster import PLACEMENTS, Placement
 
 PROTOCOLS = Path("tests/gateway/protocols")
 OUTCOMES = ("passed", "failed", "left out")

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from drivers.runtime.clock import SYSTEM_CLOCK
-from tests import cluster, fork_server, run_folder, stores
-from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
-from tests.manual_clock import ManualClock
+from tests.support import cluster, fork_server, run_folder, stores
+from tests.support.daemon import Daemon, RunningGateway, gateway_config, run_gateway
+from tests.support.manual_clock import ManualClock
 
-pytest_plugins = ["tests.time_limit"]
+pytest_plugins = ["tests.support.time_limit"]
 
 _M_MMAP_THRESHOLD = -3
 """Of malloc.h. Once it is set it is not raised any more by freed blocks."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.debian import IN_CI, install
 from tests.real.browser import find_browser
+from tests.support.debian import IN_CI, install
 
 FOREIGN = (
     "tests/real/test_one_session.py",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import debian
+from tests.support import debian
 
 
 @pytest.mark.parametrize(("in_ci", "there"), [(True, False), (True, True), (False, False)])

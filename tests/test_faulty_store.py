@@ -13,9 +13,9 @@ import pytest
 from gateway.errors import StoreUnavailable
 from gateway.store import EventRow, RunRecord, SessionRecord, Store
 from gateway.store.sqlite import sqlite_url
-from tests.daemon import gateway_config
-from tests.faulty_store import DISK_FULL, LOCKED, WRITES, FaultyStore, run_faulty_gateway
-from tests.gateway.requests import create_session
+from tests.support.daemon import gateway_config
+from tests.support.faulty_store import DISK_FULL, LOCKED, WRITES, FaultyStore, run_faulty_gateway
+from tests.support.requests import create_session
 
 
 @pytest.fixture

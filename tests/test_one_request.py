@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.daemon import Daemon, RunningGateway
+from tests.support.daemon import Daemon, RunningGateway
 
 
 async def test_echo_over_execute(portico: RunningGateway) -> None:

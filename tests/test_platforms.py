@@ -1,4 +1,4 @@
-"""The gateway as if on macOS (tests/as_macos.py): nothing needs what only Linux has."""
+"""The gateway as if on macOS (tests/support/as_macos.py): nothing needs what only Linux has."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import sys
 from asyncio.subprocess import DEVNULL, PIPE, create_subprocess_exec
 from pathlib import Path
 
-from tests.as_macos import ABSENT
 from tests.conftest import write_config
-from tests.daemon import gateway_config, http_client
+from tests.support.as_macos import ABSENT
+from tests.support.daemon import gateway_config, http_client
 
 IMPORT_ALL = """
 import importlib, json, sys
-from tests.as_macos import remove_linux
+from tests.support.as_macos import remove_linux
 remove_linux()
 for name in json.loads(sys.argv[1]):
     importlib.import_module(name)
@@ -49,7 +49,7 @@ async def test_daemon_serves_sessions_and_tasks_and_ends_agents(tmp_path: Path) 
     slow_agent = {"driver": "script", "cwd": str(tmp_path / "scenes"), "options": {"scenario": "slow.json"}}
     config = gateway_config(tmp_path, agents={"slow": slow_agent})
     (tmp_path / "scenes" / "slow.json").write_text(json.dumps({"turns": [{"steps": [{"text": "begin"}, {"delay": 60}]}]}))
-    command = [sys.executable, "-m", "tests.as_macos", "serve", "--config", str(write_config(tmp_path, config))]
+    command = [sys.executable, "-m", "tests.support.as_macos", "serve", "--config", str(write_config(tmp_path, config))]
     environment = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
     log = (tmp_path / "log").open("wb")
     process = await create_subprocess_exec(*command, stdout=PIPE, stderr=log, stdin=DEVNULL, env=environment)

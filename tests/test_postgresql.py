@@ -9,8 +9,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests import postgresql, run_folder
-from tests.postgresql import NotStarted, PostgresqlServer
+from tests.support import postgresql, run_folder
+from tests.support.postgresql import NotStarted, PostgresqlServer
 
 WRONG = {"shared_buffers": "nonsense"}
 

@@ -13,14 +13,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests import run_folder
-from tests.waiting import wait_until
+from tests.support import run_folder
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[1]
 RUN = """
 import subprocess, sys
 from pathlib import Path
-from tests import run_folder
+from tests.support import run_folder
 folder = run_folder.make(Path(sys.argv[1]))
 program = ("sh", "-c", "trap '' TERM; sleep 600 & echo $! $$; wait")
 marked = {sys.argv[2]: f"{folder}{sys.argv[3]}"}
@@ -45,7 +45,7 @@ def test_that_is_interrupted():
 """
 TELL = """
 import asyncio, signal, time
-from tests import postgresql, run_folder
+from tests.support import postgresql, run_folder
 
 def tell(*found):
     with open(HERE, "w") as here:
@@ -164,7 +164,7 @@ def begin(umask: int = 0o022, **environment: str) -> Path:
     code = (
         "import os, tempfile\n"
         f"os.umask({umask})\n"
-        "from tests import run_folder\n"
+        "from tests.support import run_folder\n"
         "folder = run_folder.begin()\n"
         "parts = (folder, folder / 'tmp', folder / 'memory')\n"
         "assert all(part.stat().st_mode & 0o7777 == 0o711 for part in parts)\n"

@@ -33,8 +33,8 @@ async def test_hanging_tests_fail_and_print_their_tasks(tmp_path: Path) -> None:
     (tmp_path / "test_hangs.py").write_text(HANGS)
     root = Path(__file__).parents[1]
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "pytest", "-p", "tests.time_limit", "-p", "no:cacheprovider", "-c", str(root / "pyproject.toml"),
-        "--rootdir", str(tmp_path), "--timeout", "1", str(tmp_path),
+        sys.executable, "-m", "pytest", "-p", "tests.support.time_limit", "-p", "no:cacheprovider",
+        "-c", str(root / "pyproject.toml"), "--rootdir", str(tmp_path), "--timeout", "1", str(tmp_path),
         cwd=root, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
     out, _ = await asyncio.wait_for(process.communicate(), 60)

@@ -7,7 +7,7 @@ import zipfile
 from email import message_from_bytes
 from pathlib import Path
 
-from tests.wheel import ROOT, build_wheel
+from tests.support.wheel import ROOT, build_wheel
 
 
 def files_of_packages() -> set[str]:

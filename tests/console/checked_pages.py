@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import httpx
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, StorageState
 
-from tests.daemon import KEY
+from tests.support.daemon import KEY
 
 TOKEN = "portico.signIn"
 """The name under which the page keeps the token of its sign-in."""

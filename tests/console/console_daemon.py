@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from tests.conftest import write_config
-from tests.daemon import KEY, NO_CERTIFICATES, gateway_config
+from tests.support.daemon import KEY, NO_CERTIFICATES, gateway_config
 
 SESSIONS = "/aap/v3/sessions"
 

@@ -16,7 +16,7 @@ from tests.console.checked_pages import Windows
 from tests.console.console_daemon import ConsoleDaemon
 from tests.console.main_thread import tasks, unit
 from tests.console.session_rows import until
-from tests.daemon import KEY
+from tests.support.daemon import KEY
 
 HOSTILE = "it's \"quoted\" $HOME `id` $(id) \\ !! \n second line; rm -rf / & \t ünïcödé 💡 'x"
 STEPS = [

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 from tests.console.checked_pages import Windows
 from tests.console.console_daemon import ConsoleDaemon
 from tests.console.other_site import other_site
-from tests.daemon import KEY
+from tests.support.daemon import KEY
 
 SEND = """async ([url, token]) => {
   const found = [];

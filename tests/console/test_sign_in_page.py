@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from tests.console.checked_pages import Windows
 from tests.console.console_daemon import ConsoleDaemon
-from tests.daemon import KEY
+from tests.support.daemon import KEY
 
 REFUSED = "401|400|403|429"
 

@@ -8,8 +8,8 @@ import re
 import sys
 from pathlib import Path
 
-from tests.daemon import Daemon
-from tests.wheel import SOURCES
+from tests.support.daemon import Daemon
+from tests.support.wheel import SOURCES
 
 CONTAINERFILE = Path(__file__).parents[2] / "docs/container/Containerfile"
 

@@ -17,11 +17,11 @@ import httpx
 import pytest
 from websockets.asyncio.client import connect
 
-from tests.daemon import NO_CERTIFICATES, RunningGateway, gateway_config, run_gateway
-from tests.debian import IN_CI
 from tests.gateway.protocols.acp.raw_connections import BEARER, INITIALIZE, asked, rpc
-from tests.gateway.requests import session_body
-from tests.waiting import wait_until
+from tests.support.daemon import NO_CERTIFICATES, RunningGateway, gateway_config, run_gateway
+from tests.support.debian import IN_CI
+from tests.support.requests import session_body
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.long
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
+from tests.support.daemon import KEY, RunningGateway, gateway_config, run_gateway
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "docs/protocols/aap.md", "docs/protocols/execute.md")

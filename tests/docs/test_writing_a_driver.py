@@ -28,10 +28,10 @@ from drivers.echo.driver import EchoDriver
 from drivers.runtime import sandbox
 from drivers.runtime.process import Spawner
 from tests.conftest import write_config
-from tests.daemon import KEY, Daemon, gateway_config
-from tests.gateway.requests import create_session, execute, expect_error, get_history, send_turn
-from tests.programs import write_program
-from tests.waiting import wait_until
+from tests.support.daemon import KEY, Daemon, gateway_config
+from tests.support.programs import write_program
+from tests.support.requests import create_session, execute, expect_error, get_history, send_turn
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "writing-a-driver.md").read_text()

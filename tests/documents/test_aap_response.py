@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import RunningGateway
 from tests.documents.documents import Json, WriteScenario, agent, plain, read_event, read_stream, sections, user, whole
+from tests.support.daemon import RunningGateway
 
 RESPONSE = sections("aap_response")
 EVENTS = {name: read_event(frame) for name, frame in RESPONSE["SSE Events"].items()}

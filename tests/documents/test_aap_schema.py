@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.documents.documents import Json, WriteScenario, agent, load, plain, read_stream, user
+from tests.support.daemon import RunningGateway, gateway_config, run_gateway
 
 SCHEMA = load("aap_schema")["$defs"]
 TOOL = {"name": "look", "title": "Look", "description": "Looks.", "inputSchema": {"type": "object", "properties": {}}}

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.documents.documents import Json, WriteScenario, agent, plain, read_stream, sections, user
+from tests.support.daemon import RunningGateway, gateway_config, run_gateway
 
 FLOWS = sections("aap_tool_calls")
 AGENT_TOOLS = {"server_tool_trusted": "lookup", "server_tool_untrusted": "shell"}

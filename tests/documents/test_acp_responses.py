@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
-from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
 from tests.documents.documents import Json, load, sections, whole
+from tests.support.daemon import KEY, RunningGateway, gateway_config, run_gateway
 
 RESPONSES = {name: shape for section in sections("acp_responses").values() for name, shape in section.items()}
 REASONS = load("acp_responses")["Stop Reasons"]

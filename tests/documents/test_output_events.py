@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.documents.documents import Json, sections, whole
-from tests.programs import write_program
+from tests.support.daemon import RunningGateway, gateway_config, run_gateway
+from tests.support.programs import write_program
 
 KINDS = sections("output_events")["Event types"]
 DRIVERS = sections("output_events")["Driver behaviour"]

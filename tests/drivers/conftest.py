@@ -15,7 +15,7 @@ from drivers.contract.codec import Codec, Command, Launch
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.process import Ledger, Process, Spawner
 from tests.drivers.small_programs import LIMITS, OpenAgent, StartProcess, python
-from tests.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 settings.register_profile(
     "same-every-time", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]

@@ -17,7 +17,7 @@ from drivers.contract.events import OutputEvent, SessionEnd
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.process import Process
 from drivers.runtime.process_tree import MARKER
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 PRELUDE = """
 import json, os, signal, subprocess, sys, time

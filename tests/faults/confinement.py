@@ -27,7 +27,7 @@ from gateway.config import parse
 from gateway.errors import BadRequest
 from tests.drivers.codex.test_attribution import PATCH, Server
 from tests.faults.campaign import NotRun, Run
-from tests.swapped_folders import swapped
+from tests.support.swapped_folders import swapped
 
 SECONDS, QUICK_SECONDS, LATE = 5.0, 1.0, 10
 """Seconds of each race, and how many times as long it may take until some attempts succeeded."""

@@ -18,10 +18,10 @@ from typing import Any
 import httpx
 import psutil
 
-import tests.daemon
+import tests.support.daemon
 from tests.faults import oracles
 from tests.faults.agent import SLEEP
-from tests.gateway.requests import with_extensions
+from tests.support.requests import with_extensions
 from tests.support.sse import NumberedEvent as Frame
 from tests.support.sse import StreamParser, numbered
 
@@ -79,7 +79,7 @@ class Client(httpx.AsyncClient):
     stored_first = False
 
 
-class Daemon(tests.daemon.Daemon):
+class Daemon(tests.support.daemon.Daemon):
     """`portico serve` with the faulty agents. `faults` runs it by the launcher, which reads the file `faults.json`.
 
     `traced`: its writes are recorded. `prefix` is a program with arguments that runs the command line that follows.

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from gateway.http.request_head import RequestHead
-from tests import cluster, stores
-from tests.daemon import RunningGateway
-from tests.gateway.aap_client import BASE_URLS, AapClient, BaseUrl
-from tests.manual_clock import ManualClock
-from tests.stores import KINDS
+from tests.support import cluster, stores
+from tests.support.aap_client import BASE_URLS, AapClient, BaseUrl
+from tests.support.daemon import RunningGateway
+from tests.support.manual_clock import ManualClock
+from tests.support.stores import KINDS
 
 LONG = BASE_URLS[:-1]
 """The earlier versions: all have the same turns and differ in paths and shapes, which test_versions.py has in each run."""

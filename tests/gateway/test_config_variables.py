@@ -14,7 +14,7 @@ from gateway.cli.main import main
 from gateway.cli.options import load_settings
 from gateway.config import Settings, load, parse, setting_variables
 from gateway.errors import InvalidSettings
-from tests.gateway.portico_command import PorticoCommand
+from tests.support.portico_command import PorticoCommand
 
 # Of the settings that are no numbers and no booleans, a value that is not the default.
 VALUES: dict[str, Any] = {

@@ -20,8 +20,8 @@ import httpx
 
 from gateway.server.data_dir_lock import data_dir_lock
 from tests.conftest import write_config
-from tests.daemon import gateway_config
-from tests.waiting import wait_until
+from tests.support.daemon import gateway_config
+from tests.support.waiting import wait_until
 
 GATEWAY = Path(__file__).parents[2] / "gateway"
 MOST_IMPORTS_IN_FUNCTIONS = 28

@@ -18,7 +18,7 @@ from gateway import installation
 from gateway.diagnosis.machine import check_software
 from gateway.installation import EXTRAS, SOURCE, command_for_extra, command_without_former_name, install_command
 from tests.conftest import write_config
-from tests.daemon import Daemon, gateway_config
+from tests.support.daemon import Daemon, gateway_config
 
 PSYCOPG = "'psycopg[binary]>=3.2,<4'"
 GIT = {"url": "https://git.example/portico", "vcs_info": {"vcs": "git", "commit_id": "30452ec"}}

@@ -19,9 +19,9 @@ from gateway.private_files import private_data_directory, private_directory, pri
 from gateway.security.secret_files import read_or_create
 from gateway.server.data_dir_lock import data_dir_lock
 from tests.conftest import write_config
-from tests.daemon import gateway_config, run_gateway
-from tests.gateway.portico_command import PorticoCommand
-from tests.gateway.requests import create_session
+from tests.support.daemon import gateway_config, run_gateway
+from tests.support.portico_command import PorticoCommand
+from tests.support.requests import create_session
 
 UMASKS = [0o000, 0o022, 0o777]
 INITIALIZE = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}\n'

@@ -16,12 +16,12 @@ import pytest
 from gateway.runs.run import CLOSE_TIMEOUT
 from gateway.security.authentication import ADMINISTRATOR
 from tests.conftest import write_config
-from tests.daemon import Daemon, RunningGateway, gateway_config
-from tests.faulty_store import run_faulty_gateway
-from tests.gateway.requests import create_session, is_alive, read_pid, send_turn, session_body
-from tests.manual_clock import ManualClock
+from tests.support.daemon import Daemon, RunningGateway, gateway_config
+from tests.support.faulty_store import run_faulty_gateway
+from tests.support.manual_clock import ManualClock
+from tests.support.requests import create_session, is_alive, read_pid, send_turn, session_body
 from tests.support.sse import parse_frames, parse_output_events
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 GRACE = 0.1
 PROCESSES = ("streamed", "whole", "task")

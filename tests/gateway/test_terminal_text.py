@@ -15,7 +15,7 @@ from gateway.cli.output import command_error, escape_warnings, say
 from gateway.observability.logs import JsonFormatter, TextFormatter, bind_session_id
 from gateway.security.redaction import Redactor
 from gateway.terminal_text import json_text, lines, one_line
-from tests.gateway.portico_command import PorticoCommand
+from tests.support.portico_command import PorticoCommand
 
 ROOT = Path(__file__).parents[2]
 CONTROLS = "".join(

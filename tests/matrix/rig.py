@@ -15,13 +15,13 @@ import httpx
 import psutil
 
 from tests.conftest import write_config
-from tests.daemon import Daemon, gateway_config
 from tests.matrix.clis import Cli
 from tests.model_server.serving import ModelServer
 from tests.real.aap_client import frames_of, text_of, user
 from tests.real.codex.aap_client import calls_of
 from tests.real.processes import clis_of, processes_of, wait_for_exit
-from tests.waiting import wait_until
+from tests.support.daemon import Daemon, gateway_config
+from tests.support.waiting import wait_until
 
 START_SECONDS = 25.0
 """`limits.start` of the daemon: its error says what the CLI did, before the check reaches its own limit."""

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 from httpx_sse import aconnect_sse
 
-from tests.gateway.requests import with_extensions
+from tests.support.requests import with_extensions
 
 Frames = list[tuple[str, dict[str, Any]]]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.debian import IN_CI
+from tests.support.debian import IN_CI
 
 ROOT = Path(__file__).parents[2]
 CLIS = Path(os.environ.get("PORTICO_TEST_CLIS", ROOT / ".clis"))

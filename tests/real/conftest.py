@@ -13,12 +13,12 @@ import pytest
 
 from gateway.agents.discovery import Discovery
 from tests.conftest import write_config
-from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
 from tests.real.clis import BIN, require
 from tests.real.gemini import gemini, running
 from tests.real.models import Model, model_on_loopback
 from tests.real.processes import tear_down
 from tests.real.tool_bench import bench, unstarted_bench
+from tests.support.daemon import Daemon, RunningGateway, gateway_config, run_gateway
 
 __all__ = ["bench", "gemini", "running", "unstarted_bench"]
 

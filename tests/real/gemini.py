@@ -13,13 +13,13 @@ import httpx
 import pytest
 
 from tests.conftest import write_config
-from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
 from tests.model_server.gemini import model_server
 from tests.model_server.scenarios import Scenario, Step, Text, ToolUse, text_step
 from tests.model_server.serving import ModelServer
 from tests.real.aap_client import text_of
 from tests.real.clis import BIN, require
 from tests.real.processes import tear_down
+from tests.support.daemon import Daemon, RunningGateway, gateway_config, run_gateway
 
 PROGRAM = BIN / "gemini"
 KEY = "dummy-gemini-key-0123456789"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.daemon import RunningGateway
+from tests.support.daemon import RunningGateway
 
 
 async def answer_with_own_names(portico: RunningGateway, agent: str) -> list[str]:

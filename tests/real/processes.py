@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from tests.daemon import Daemon
-from tests.waiting import wait_until
+from tests.support.daemon import Daemon
+from tests.support.waiting import wait_until
 
 TIMEOUT_SECONDS = 20.0
 

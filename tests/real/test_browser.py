@@ -14,9 +14,9 @@ import pytest
 from gateway.app import Gateway
 from gateway.config import parse
 from gateway.security.redaction import Redactor
-from tests.daemon import KEY, gateway_config, run_gateway, serve_gateway
-from tests.gateway.requests import session_body
 from tests.real.browser import browsing, find_browser, page
+from tests.support.daemon import KEY, gateway_config, run_gateway, serve_gateway
+from tests.support.requests import session_body
 
 WriteScenario = Callable[..., str]
 

@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from tests.daemon import RunningGateway
 from tests.real.aap_client import create_session, read_until_event, user
 from tests.real.conftest import Home
 from tests.real.processes import TIMEOUT_SECONDS, cli_of, processes_of, wait_for_exit
+from tests.support.daemon import RunningGateway
 
 
 @pytest.mark.parametrize("command", ["sleep 97", "trap '' TERM INT HUP; sleep 97; sleep 98"])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gateway.security.authentication import ADMINISTRATOR
-from tests.daemon import RunningGateway
 from tests.real.aap_client import create_session, user
 from tests.real.conftest import Home
 from tests.real.models import Model, message_texts
+from tests.support.daemon import RunningGateway
 
 PLAIN = {"role": "assistant", "content": "Hello from the model, this is plain text."}
 

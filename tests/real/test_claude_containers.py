@@ -12,9 +12,6 @@ from typing import Any
 import pytest
 
 from drivers.contract.agent_specs import AgentSpec
-from tests.container_runtimes import containers_of, docker_daemon, put_into
-from tests.daemon import run_gateway
-from tests.manual_clock import ManualClock
 from tests.real.aap_client import create_session, frames_of, read_until_event
 from tests.real.clis import CLIS
 from tests.real.conftest import Home
@@ -22,7 +19,10 @@ from tests.real.processes import processes_of, running_process
 from tests.real.test_claude_processes import SLEEPER
 from tests.real.test_claude_resume import RECALLED
 from tests.real.tool_bench import WEATHER, Bench, bash, grant, result, weather
-from tests.waiting import wait_until
+from tests.support.container_runtimes import containers_of, docker_daemon, put_into
+from tests.support.daemon import run_gateway
+from tests.support.manual_clock import ManualClock
+from tests.support.waiting import wait_until
 
 RUNTIMES = pytest.mark.parametrize("runtime", ["bwrap", "podman"])
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.daemon import RunningGateway, run_gateway
 from tests.gateway.protocols.acp.client import Client, connect
 from tests.model_server.scenarios import ToolUse
 from tests.real.tool_bench import Bench, bash
+from tests.support.daemon import RunningGateway, run_gateway
 
 
 async def editor(portico: RunningGateway) -> tuple[Client, Any]:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import RunningGateway
 from tests.real.aap_client import execute, of_kind
 from tests.real.conftest import Home
 from tests.real.models import Model, message_texts
+from tests.support.daemon import RunningGateway
 
 HOOKS = ("SessionStart", "Stop", "Notification", "UserPromptSubmit", "PreToolUse", "PostToolUse")
 

@@ -18,13 +18,13 @@ from drivers.contract.driver_info import ToolGrant
 from drivers.contract.events import AgentToken, OutputEvent, SessionEnd, ToolCall
 from drivers.runtime.process import Spawner
 from tests.conftest import write_config
-from tests.daemon import RunningGateway
 from tests.real.aap_client import create_session, read_until_event
 from tests.real.clis import BIN
 from tests.real.conftest import Home
 from tests.real.models import Model, message_texts
 from tests.real.processes import TIMEOUT_SECONDS, cli_of, processes_of, wait_for_exit
-from tests.waiting import wait_until
+from tests.support.daemon import RunningGateway
+from tests.support.waiting import wait_until
 
 
 async def test_deleting_a_running_session_ends_its_turn_and_its_cli(portico: RunningGateway, home: Home) -> None:

@@ -7,13 +7,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.daemon import KEY, RunningGateway
 from tests.real.aap_client import create_session, user
 from tests.real.clis import BIN
 from tests.real.conftest import Home
 from tests.real.models import Model
 from tests.real.processes import processes_of
-from tests.waiting import wait_until
+from tests.support.daemon import KEY, RunningGateway
+from tests.support.waiting import wait_until
 
 PACKAGE = json.loads((Path(__file__).parent / "package.json").read_text())
 PINNED = PACKAGE["dependencies"]["@anthropic-ai/claude-code"]

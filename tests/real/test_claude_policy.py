@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import run_gateway
 from tests.model_server.scenarios import ToolUse
 from tests.real.tool_bench import Bench, bash, deny, grant
+from tests.support.daemon import run_gateway
 
 RULES = [
     {"tool": "Bash", "when": {"command": "touch allowed*"}, "decide": "allow"},

@@ -9,11 +9,11 @@ import httpx
 import psutil
 import pytest
 
-from tests.daemon import Daemon, RunningGateway
 from tests.real.aap_client import create_session, frames_of, read_until_event
 from tests.real.conftest import DUMMY_KEY, Home
 from tests.real.processes import arguments, cli_of, clis_of, processes_of, running_process, wait_for_exit
-from tests.waiting import wait_until
+from tests.support.daemon import Daemon, RunningGateway
+from tests.support.waiting import wait_until
 
 PROMPT, SYSTEM, SECRET = "Xylophones of the prompt", "Quagga of the system", "sk-ant-secret-of-ps-123456"
 GATEWAY_KEY = "portico-key-of-the-environment"

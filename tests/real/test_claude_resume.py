@@ -7,12 +7,12 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.daemon import RunningGateway
 from tests.real.aap_client import create_session, read_until_event, text_of, user
 from tests.real.conftest import Home
 from tests.real.models import Model
 from tests.real.processes import cli_of, wait_for_exit
-from tests.waiting import wait_until
+from tests.support.daemon import RunningGateway
+from tests.support.waiting import wait_until
 
 PLAIN = "Hello from the model, this is plain text."
 RECALLED = "I see 2 user texts. Before this one: [[plain]] one"

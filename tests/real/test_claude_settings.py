@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.daemon import RunningGateway
 from tests.real.aap_client import create_session, execute, user
 from tests.real.conftest import DUMMY_KEY, Home
 from tests.real.models import Model, message_texts, system
 from tests.real.processes import arguments, cli_of, wait_for_exit
+from tests.support.daemon import RunningGateway
 
 SAILOR = {"role": "system", "content": "Speak like a sailor, always. Zanzibar."}
 CLIS_OWN = "# Harness"

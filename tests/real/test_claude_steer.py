@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import RunningGateway
 from tests.real.aap_client import AapSession, create_session, read_until_event, user
 from tests.real.conftest import Home
 from tests.real.models import Model
 from tests.real.processes import cli_of
+from tests.support.daemon import RunningGateway
 
 GRANTS = {"agent": {"tools": [{"name": "Bash", "trust": True}]}}
 

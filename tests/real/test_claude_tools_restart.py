@@ -9,7 +9,7 @@ import pytest
 
 from tests.model_server.scenarios import Step, ToolUse, text_step
 from tests.real.tool_bench import WEATHER, Bench, bash, daemon_of, deny, grant, result, weather
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 OWN = {"Bash": False, "Read": True}
 

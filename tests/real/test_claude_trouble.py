@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from tests.daemon import RunningGateway
 from tests.real.aap_client import create_session, joined, text_of
 from tests.real.conftest import Home
 from tests.real.models import Model, message_texts
 from tests.real.processes import cli_of
+from tests.support.daemon import RunningGateway
 
 TIME_LIMIT = 20.0
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.daemon import RunningGateway
 from tests.real.aap_client import create_session, frames_of, joined, text_of, user
 from tests.real.conftest import Home
 from tests.real.models import Model, message_texts
 from tests.real.processes import cli_of
+from tests.support.daemon import RunningGateway
 
 PLAIN = "Hello from the model, this is plain text."
 THOUGHT, ANSWER = "Let me think about this carefully.", "The answer is 42."

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from tests.daemon import RunningGateway
 from tests.gateway.protocols.acp.client import Client, connect, prompt
 from tests.model_server.scenarios import Scenario, Step, ToolUse, text_step
 from tests.real.gemini import SCENARIOS, WRITE, Gemini
 from tests.real.processes import processes_of
+from tests.support.daemon import RunningGateway
 
 NEW = {"file_path": "new.txt", "content": "made\n"}
 SCENARIOS["new-file"] = Scenario((Step((ToolUse(WRITE, NEW),)), text_step("Made.")))

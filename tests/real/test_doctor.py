@@ -7,11 +7,11 @@ import json
 import pytest
 
 from tests.conftest import write_config
-from tests.gateway.doctor_report import doctor
 from tests.real.conftest import DUMMY_KEY, Home
 from tests.real.gemini import KEY, Gemini
 from tests.real.processes import processes_of
 from tests.real.test_claude_meta import PINNED
+from tests.support.doctor_report import doctor
 
 
 @pytest.mark.parametrize("served", [False, True], ids=["here", "daemon"])

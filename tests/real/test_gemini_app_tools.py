@@ -11,12 +11,12 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.daemon import RunningGateway
 from tests.model_server.scenarios import Scenario, Step, Text, ToolUse, text_step
 from tests.real.editor import SERVER
 from tests.real.gemini import PIXEL, READ, SCENARIOS, SHELL, AapSession, Gemini, text_of
 from tests.real.own_tool_names import answer_with_own_names
 from tests.real.processes import arguments, processes_of
+from tests.support.daemon import RunningGateway
 
 WEATHER = {
     "name": "get_weather",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.daemon import RunningGateway
 from tests.gateway.protocols.acp.client import connect, prompt
 from tests.model_server.scenarios import Scenario, Step, ToolUse, text_step
 from tests.real.gemini import READ, SCENARIOS, SHELL, WRITE, Gemini
+from tests.support.daemon import RunningGateway
 
 EDIT = {"file_path": "a.txt", "old_string": "line 20\n", "new_string": "twenty\n", "instruction": "edit"}
 SHELL_INPUT = {"command": "echo out", "description": "Print it"}

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import RunningGateway
 from tests.real.gemini import Gemini
+from tests.support.daemon import RunningGateway
 from tests.support.sse import parse_output_events
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 
 async def execute(running: RunningGateway, task: str, **more: str) -> list[dict[str, Any]]:

@@ -10,10 +10,10 @@ from typing import Any
 import httpx
 
 from gateway.security.authentication import ADMINISTRATOR
-from tests.daemon import RunningGateway
 from tests.real.gemini import SHELL, AapSession, Gemini, create_session
 from tests.real.processes import processes_of, running_process, wait_for_exit
-from tests.waiting import wait_until
+from tests.support.daemon import RunningGateway
+from tests.support.waiting import wait_until
 
 
 async def test_a_session_is_resumed_after_a_restart_of_the_daemon(gemini: Gemini) -> None:

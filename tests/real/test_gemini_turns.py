@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import RunningGateway
 from tests.model_server.scenarios import Scenario, Step, ToolUse, text_step
 from tests.real.gemini import PIXEL, READ, SCENARIOS, SHELL, WRITE, Gemini, create_session, text_of
 from tests.real.processes import processes_of
+from tests.support.daemon import RunningGateway
 
 INPUTS: dict[str, dict[str, object]] = {
     READ: {"file_path": "f.txt"},

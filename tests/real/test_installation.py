@@ -15,9 +15,9 @@ import httpx
 import pytest
 
 from tests.conftest import write_config
-from tests.postgresql import server
 from tests.real.clis import CLIS, require
-from tests.wheel import build_wheel, copy_source
+from tests.support.postgresql import server
+from tests.support.wheel import build_wheel, copy_source
 
 TIMEOUT = 600
 """Seconds for a command. Two installations by pip took 180 s on two cores with a load of 20."""

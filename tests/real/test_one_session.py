@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 
 from tests.conftest import write_config
-from tests.daemon import Daemon, gateway_config
-from tests.gateway.requests import create_session, send_turn
 from tests.model_server import gemini as gemini_model
 from tests.model_server import openai
 from tests.real import conftest as claude
@@ -22,6 +20,8 @@ from tests.real.clis import BIN, require
 from tests.real.codex import conftest as codex
 from tests.real.models import model_on_loopback
 from tests.real.processes import tear_down
+from tests.support.daemon import Daemon, gateway_config
+from tests.support.requests import create_session, send_turn
 
 PLAIN = "Hello from the model, this is plain text."
 

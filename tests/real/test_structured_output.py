@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.daemon import RunningGateway
 from tests.real.models import Model
+from tests.support.daemon import RunningGateway
 
 NUMBER: dict[str, Any] = {
     "type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False,

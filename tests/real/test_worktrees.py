@@ -12,8 +12,6 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.container_runtimes import put_into
-from tests.daemon import gateway_config, run_gateway
 from tests.gateway.worktrees.repositories import BASE, folder_of, git, listed, make_repository, state_of
 from tests.model_server import gemini as gemini_server
 from tests.model_server import openai as openai_server
@@ -23,6 +21,8 @@ from tests.real.conftest import make_home as make_claude_home
 from tests.real.gemini import agent_config as gemini_agent
 from tests.real.models import model_on_loopback
 from tests.real.processes import tear_down
+from tests.support.container_runtimes import put_into
+from tests.support.daemon import gateway_config, run_gateway
 
 TOOLS = {"claude": ["Bash"], "codex": ["shell", "apply_patch"], "gemini": ["run_shell_command"]}
 """What has to be trusted for a command that writes in the working folder."""

@@ -14,11 +14,11 @@ import httpx
 import pytest
 
 from tests.conftest import write_config
-from tests.daemon import Daemon, gateway_config, run_gateway
 from tests.model_server.anthropic import model_server
 from tests.model_server.scenarios import Block, Dialogue, Scenario, Step, ToolUse, text_step
 from tests.model_server.serving import ModelServer
 from tests.real.clis import BIN, require
+from tests.support.daemon import Daemon, gateway_config, run_gateway
 from tests.support.sse import arriving
 
 PROGRAM = BIN / "claude"

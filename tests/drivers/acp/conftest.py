@@ -1,4 +1,4 @@
-"""Opens tests.acp_agent with the acp driver and the real process runner."""
+"""Opens tests.support.acp_agent with the acp driver and the real process runner."""
 
 from __future__ import annotations
 

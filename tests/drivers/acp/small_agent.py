@@ -1,4 +1,4 @@
-"""Runs tests.acp_agent, an agent made with the protocol's official package, and plays an agent to a codec line by line."""
+"""Runs tests.support.acp_agent, made with the protocol's official package, and plays an agent to a codec line by line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from drivers.contract.agent_specs import Limits
 from drivers.contract.events import Awaiting, OutputEvent, SessionEnd, ToolResult
 from drivers.runtime.cli_agent import CliAgent
 from tests.drivers.small_programs import marked
-from tests.fork_server import forked_command
+from tests.support.fork_server import forked_command
 
 ROOT = Path(__file__).parents[3]
 LIMITS = Limits(start=60, idle=60, total=120, grace=5)
@@ -33,7 +33,7 @@ Open = Callable[..., Awaitable[CliAgent]]
 
 def agent_args() -> tuple[str, ...]:
     """The arguments with which Python runs the agent."""
-    return forked_command("tests.acp_agent")[1:]
+    return forked_command("tests.support.acp_agent")[1:]
 
 
 def environment(tmp_path: Path, flags: str = "") -> dict[str, str]:

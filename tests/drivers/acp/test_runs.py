@@ -26,7 +26,7 @@ from tests.drivers.acp.small_agent import (
     run_events,
     sleepers,
 )
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 
 async def test_text_thinking_and_usage(open_agent: Open) -> None:

@@ -20,7 +20,7 @@ from drivers.contract.messages import UserMessage
 from drivers.runtime.process import Spawner
 from tests.drivers.acp.small_agent import MARK, Open, agent_args, agent_text, environment, run_events
 from tests.drivers.small_programs import marked
-from tests.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 
 def test_modes_and_config_options_become_options() -> None:

@@ -22,7 +22,7 @@ from drivers.runtime.confined_files import ConfinedFolders
 from drivers.runtime.local_client_services import CHECK_SECONDS, ClientRequests
 from drivers.runtime.process import Spawner
 from tests.drivers.codex.test_attribution import PATCH, RUN, Server
-from tests.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 APPROVAL = "item/fileChange/requestApproval"
 OUTSIDE = ClientResponse(error="outside", code=INVALID_PARAMS)

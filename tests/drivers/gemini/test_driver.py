@@ -39,7 +39,7 @@ from drivers.gemini.policy import policy_file
 from drivers.gemini.tools import NAMES, TOOLS, app_tool_name, tool_of_call
 from drivers.runtime.confined_files import ConfinedFolders
 from drivers.runtime.process import Spawner
-from tests.swapped_folders import swapped
+from tests.support.swapped_folders import swapped
 
 PIXEL = "data:image/png;base64,iVBORw0KGgo="
 

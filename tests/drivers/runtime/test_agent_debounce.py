@@ -9,8 +9,8 @@ from drivers.contract.agent import Prompt, Reply, ToolReply
 from drivers.contract.capabilities import SupportsDebounce
 from drivers.contract.events import Awaiting, OutputEvent
 from tests.drivers.small_programs import OpenAgent, to_end, until
-from tests.manual_clock import ManualClock
-from tests.waiting import wait_until
+from tests.support.manual_clock import ManualClock
+from tests.support.waiting import wait_until
 
 TWO_CALLS = """
 read(); emit("native_session", native_id="n"); read()

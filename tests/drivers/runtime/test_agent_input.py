@@ -14,8 +14,8 @@ from drivers.contract.errors import InputFull
 from drivers.runtime import pipes
 from drivers.runtime.local_client_services import MAX_AT_ONCE
 from tests.drivers.small_programs import OpenAgent, StartProcess, ask, first_line, shown, text_in, to_end, until
-from tests.manual_clock import ManualClock
-from tests.waiting import wait_until
+from tests.support.manual_clock import ManualClock
+from tests.support.waiting import wait_until
 
 KB = 1024
 BEGIN = "emit('native_session'); read(); emit('agent_token', text='begin')\n"

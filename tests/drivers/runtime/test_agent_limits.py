@@ -14,7 +14,7 @@ from drivers.contract.client_services import ClientRequest, ClientResponse, Clie
 from drivers.contract.errors import AgentUnavailable
 from drivers.runtime.cli_agent import TIMED_OUT
 from tests.drivers.small_programs import OpenAgent, end_of, gone, shown, text_in, to_end, until
-from tests.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 AWAIT = "emit('awaiting', calls=[{'id': 'a', 'wants': 'result'}])"
 

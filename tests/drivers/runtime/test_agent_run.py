@@ -12,7 +12,7 @@ from drivers.contract.events import AgentToken, OutputEvent, SessionEnd, Stdout
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.pipes import DRAIN_SECONDS
 from tests.drivers.small_programs import OpenAgent, ask, end_of, gone, shown, text_in, to_end, until
-from tests.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 ECHOES = """
 session_open = emit("native_session", native_id="n-1", model="m")

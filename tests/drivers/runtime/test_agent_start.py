@@ -18,7 +18,7 @@ from drivers.runtime.cli_agent import TIMED_OUT, CliAgent
 from drivers.runtime.cli_driver import CliDriver
 from drivers.runtime.process import Spawner
 from tests.drivers.small_programs import OpenAgent, end_of, to_end, until
-from tests.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 REFUSES = """
 import json, sys

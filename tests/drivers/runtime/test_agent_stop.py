@@ -14,8 +14,8 @@ from drivers.contract.agent_specs import Limits
 from drivers.contract.errors import AgentUnavailable, ResumeFailed
 from drivers.contract.events import Error, OutputEvent, Stdout
 from tests.drivers.small_programs import OpenAgent, ask, end_of, gone, shown, text_in, to_end, until
-from tests.manual_clock import ManualClock
-from tests.waiting import wait_until
+from tests.support.manual_clock import ManualClock
+from tests.support.waiting import wait_until
 
 OBEYS = """
 emit("native_session")

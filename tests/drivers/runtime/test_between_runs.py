@@ -15,8 +15,8 @@ from drivers.runtime import cli_agent
 from drivers.runtime.cli_agent import UNREPORTED_BYTES
 from drivers.runtime.pipes import DRAIN_SECONDS
 from tests.drivers.small_programs import OpenAgent, ask, gone, shown, text_in
-from tests.manual_clock import ManualClock
-from tests.waiting import wait_until
+from tests.support.manual_clock import ManualClock
+from tests.support.waiting import wait_until
 
 LATE = """
 emit("native_session", native_id="n")

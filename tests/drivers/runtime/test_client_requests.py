@@ -26,7 +26,7 @@ from drivers.runtime import local_client_services
 from drivers.runtime.local_client_services import MAX_PENDING, ClientRequests
 from drivers.runtime.process import Spawner
 from tests.drivers.small_programs import marked
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 INSTANCE = f"hosttest{os.getpid()}"
 

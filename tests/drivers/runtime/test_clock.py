@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
-from tests.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 
 @pytest.fixture(params=["of the machine", "turned by hand"])
@@ -69,7 +69,7 @@ async def test_the_event_loop_has_the_clock_of_the_machine() -> None:
 async def test_a_clock_that_is_turned_by_hand_says_who_waits_for_another_time(
     clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tests.manual_clock.SECONDS", 0.01)
+    monkeypatch.setattr("tests.support.manual_clock.SECONDS", 0.01)
     sleeping = asyncio.create_task(clock.sleep(5))
     with pytest.raises(AssertionError, match="less than 1 wait for 6 s, but for: 5 s"):
         await clock.expire(6)

@@ -15,7 +15,7 @@ import pytest
 
 from drivers.runtime import confined_files
 from drivers.runtime.confined_files import ConfinedFolders, OutsideFolders, has_openat2, open_folder, remove_tree
-from tests.swapped_folders import swapped
+from tests.support.swapped_folders import swapped
 
 RACE_SECONDS = 0.15
 

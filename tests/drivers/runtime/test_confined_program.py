@@ -16,8 +16,8 @@ import pytest
 from drivers.contract.errors import AgentUnavailable
 from drivers.runtime.confined_program import Ended, NoPlace, Places, Program, run
 from drivers.runtime.sandbox import Sandbox, unavailable
-from tests.manual_clock import ManualClock
-from tests.waiting import wait_until
+from tests.support.manual_clock import ManualClock
+from tests.support.waiting import wait_until
 
 ENV = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
 needs_landlock = pytest.mark.skipif(unavailable() is not None, reason=f"no sandbox here: {unavailable()}")

@@ -25,10 +25,17 @@ from drivers.runtime.containers import Container, Mount, Runtime, installation, 
 from drivers.runtime.launcher import LaunchedCommand
 from drivers.runtime.process import Process, Spawner
 from drivers.runtime.process_tree import MARKER
-from tests.container_runtimes import IMAGE, SYSTEM_MOUNTS, bwrap_problem, docker_daemon, install_fake_docker, require_podman
-from tests.manual_clock import ManualClock
-from tests.swapped_folders import swapped
-from tests.waiting import wait_until
+from tests.support.container_runtimes import (
+    IMAGE,
+    SYSTEM_MOUNTS,
+    bwrap_problem,
+    docker_daemon,
+    install_fake_docker,
+    require_podman,
+)
+from tests.support.manual_clock import ManualClock
+from tests.support.swapped_folders import swapped
+from tests.support.waiting import wait_until
 
 INSTANCE = f"c0ffee{os.getpid():08x}"
 _seconds = itertools.count(100_000 + 100 * os.getpid())

@@ -18,8 +18,8 @@ from drivers.runtime.launcher import LaunchedCommand, Launcher
 from drivers.runtime.process import RELEASE_SECONDS, Process, Spawner
 from drivers.runtime.process_tree import MARKER, is_confined
 from tests.drivers.small_programs import lines_of, python
-from tests.manual_clock import ManualClock
-from tests.waiting import wait_until
+from tests.support.manual_clock import ManualClock
+from tests.support.waiting import wait_until
 
 
 @dataclass(frozen=True)

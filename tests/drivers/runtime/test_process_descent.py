@@ -17,7 +17,7 @@ import pytest
 from drivers.runtime import process_tree
 from drivers.runtime.process_tree import MARKER, Root, end_processes, family, left_behind
 from tests.drivers.small_programs import PRELUDE, StartProcess, first_line, gone, until_gone
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 ADOPTING = (sys.executable, "-m", "tests.drivers.runtime.adopting_process")
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has child subreapers")

@@ -18,8 +18,8 @@ from drivers.runtime.pipes import DRAIN_SECONDS
 from drivers.runtime.process import LEDGER_RETRIES, LEDGER_SECONDS, TERM_SECONDS, Process, Spawner, unfinished_ends
 from drivers.runtime.process_tree import SEARCH_AGAIN_SECONDS, SEARCH_SECONDS, Root, family
 from tests.drivers.small_programs import StartProcess, first_line, gone, lines_of, python, until_gone
-from tests.manual_clock import ManualClock
-from tests.waiting import wait_until
+from tests.support.manual_clock import ManualClock
+from tests.support.waiting import wait_until
 
 IGNORES_EOF = "print('up', flush=True)\nwhile True: time.sleep(60)"
 IGNORES_SIGTERM = "signal.signal(signal.SIGTERM, signal.SIG_IGN); " + IGNORES_EOF

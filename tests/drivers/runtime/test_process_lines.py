@@ -14,7 +14,7 @@ import pytest
 from drivers.runtime.pipes import DRAIN_SECONDS, HIGH_WATER, MAX_DRAIN_SECONDS, STDERR_BYTES, STDERR_LINES
 from drivers.runtime.process import Process
 from tests.drivers.small_programs import StartProcess, first_line, lines_of, until_gone
-from tests.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 MB = 1024 * 1024
 LEFT_OVER = (HIGH_WATER + 600_000) // 100

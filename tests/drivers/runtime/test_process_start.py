@@ -21,7 +21,7 @@ from drivers.runtime.process import Spawner
 from drivers.runtime.process_tree import MARKER
 from drivers.runtime.sandbox import Sandbox, unavailable
 from tests.drivers.small_programs import StartProcess, lines_of, python
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 ENV = {"GREETING": "ahoy", "LC_ALL": "C.UTF-8"}
 

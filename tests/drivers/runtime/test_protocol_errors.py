@@ -20,7 +20,7 @@ from drivers.contract.events import Error, OutputEvent, Stderr
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.process import Spawner
 from tests.drivers.small_programs import LIMITS, OpenAgent, ask, end_of, gone, python, text_in, to_end, until
-from tests.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 MALFORMED_SESSION = """
 for result in ({"protocolVersion": 1}, {"sessionId": "s", "modes": {"current": "x"}}):

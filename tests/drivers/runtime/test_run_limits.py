@@ -5,7 +5,7 @@ from __future__ import annotations
 from drivers.contract.agent_specs import Limits
 from drivers.contract.codec import Phase
 from drivers.runtime.time_limits import Deadline, RunLimits
-from tests.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 LIMITS = Limits(start=10, idle=20, total=100, grace=3)
 

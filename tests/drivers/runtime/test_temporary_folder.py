@@ -18,7 +18,7 @@ from drivers.runtime.file_threads import wait_for_threads
 from drivers.runtime.process import Process, Spawner
 from drivers.runtime.sandbox import Sandbox, unavailable
 from drivers.runtime.temporary_folder import AgentTemporary, remove_left_behind, throwaway_folder
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 needs_landlock = pytest.mark.skipif(unavailable() is not None, reason="needs Landlock")
 ENV = {"PATH": os.environ["PATH"], "TMPDIR": "/tmp", "OTHER": "kept"}

@@ -40,7 +40,7 @@ from drivers.contract.events import AgentToken, Error, OutputEvent, SessionEnd, 
 from drivers.contract.messages import UserMessage
 from drivers.contract.tool_server import ToolServer
 from tests.drivers.small_programs import LIMITS, ask, end_of, text_in
-from tests.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 PROGRAM = """
 import os, sys, time

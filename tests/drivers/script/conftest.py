@@ -15,7 +15,7 @@ from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.process import Spawner
 from drivers.script.driver import ScriptDriver
 from tests.drivers.script.script_runs import LIMITS, Open
-from tests.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 
 @pytest.fixture

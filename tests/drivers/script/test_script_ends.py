@@ -23,7 +23,7 @@ from tests.drivers.script.script_runs import (
     to_end,
     until,
 )
-from tests.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 
 async def test_an_interrupt_ends_a_delay_at_once_and_the_next_prompt_works(open_agent: Open) -> None:

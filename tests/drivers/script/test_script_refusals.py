@@ -17,7 +17,7 @@ from tests.drivers.script.script_runs import (
     ask,
     end,
 )
-from tests.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 
 async def test_start_steps_can_reject_the_session(open_agent: Open) -> None:

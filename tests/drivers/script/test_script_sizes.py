@@ -22,7 +22,7 @@ from tests.drivers.script.script_runs import (
     to_end,
     until,
 )
-from tests.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 
 @pytest.mark.parametrize("size", [32, 100_000, 20_000_000, 60_000_000])

@@ -19,7 +19,7 @@ from tests.drivers.testing.broken import Coded, LeaksTheSpec, Programmed, Resumi
 from tests.drivers.testing.broken_tools import Coded as ToolsCoded
 from tests.drivers.testing.broken_tools import Grants
 from tests.gateway.cli.test_acp import small_agent
-from tests.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 OBJECT = {"type": "object"}
 TOOL_CHECKS = ("tool not enabled", "trusted tool", "tool permission", "application tool")
@@ -120,7 +120,7 @@ async def test_an_agent_of_the_agent_client_protocol_passes(tmp_path: Path) -> N
 
 
 async def test_a_session_of_an_agent_made_with_the_official_package_passes(tmp_path: Path) -> None:
-    agent = {"program": sys.executable, "args": ("-m", "tests.acp_agent"), "env": small_agent(tmp_path)["env"]}
+    agent = {"program": sys.executable, "args": ("-m", "tests.support.acp_agent"), "env": small_agent(tmp_path)["env"]}
     assert (await outcome(AcpDriver(), tmp_path, "session", **agent)).status == "passed"
 
 

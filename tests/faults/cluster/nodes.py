@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults.daemon import Daemon, closing, is_running
-from tests.postgresql import PostgresqlServer
+from tests.support.postgresql import PostgresqlServer
 
 SKEWS = {"one": 60.0, "two": 0.0, "three": -60.0}
 """The nodes, and how many seconds the clock of each is ahead."""

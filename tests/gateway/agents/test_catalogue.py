@@ -9,7 +9,7 @@ import pytest
 
 from gateway.agents.configured_agents import DEFAULT_AGENTS, Agents
 from gateway.config import parse
-from tests.daemon import gateway_config, run_gateway
+from tests.support.daemon import gateway_config, run_gateway
 
 
 @pytest.fixture

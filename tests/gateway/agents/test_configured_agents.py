@@ -14,8 +14,8 @@ from drivers.runtime.process_tree import MARKER
 from gateway.agents.configured_agents import Agents
 from gateway.config import parse
 from tests.conftest import write_config
-from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
-from tests.gateway.requests import create_session, execute, expect_error, get_session, send_turn, session_body, user_message
+from tests.support.daemon import Daemon, RunningGateway, gateway_config, run_gateway
+from tests.support.requests import create_session, execute, expect_error, get_session, send_turn, session_body, user_message
 
 WriteScenario = Callable[..., str]
 NAMES = [{"env": "*"}]

@@ -23,11 +23,11 @@ from gateway.agents.discovery import REFRESH_DELAY, Discovery
 from gateway.agents.probe_cache import read_cache, write_cache
 from gateway.config import parse
 from gateway.security.redaction import Redactor
-from tests.daemon import gateway_config, run_gateway
-from tests.gateway.requests import user_message, wait_for_probes
-from tests.manual_clock import ManualClock
 from tests.support import sse
-from tests.waiting import wait_until
+from tests.support.daemon import gateway_config, run_gateway
+from tests.support.manual_clock import ManualClock
+from tests.support.requests import user_message, wait_for_probes
+from tests.support.waiting import wait_until
 
 Program = Callable[..., Path]
 

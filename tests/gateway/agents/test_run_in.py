@@ -22,12 +22,12 @@ from gateway.config import parse
 from gateway.diagnosis.machine import check_containers
 from gateway.errors import ConfigError
 from tests.conftest import write_config
-from tests.container_runtimes import install_fake_docker, needs_bwrap, put_into
-from tests.daemon import gateway_config, run_gateway
 from tests.gateway.agents.test_sandbox import SHELL_AGENT
-from tests.gateway.portico_command import PorticoCommand
-from tests.gateway.requests import create_session, execute, get_session, send_turn, session_body
-from tests.waiting import wait_until
+from tests.support.container_runtimes import install_fake_docker, needs_bwrap, put_into
+from tests.support.daemon import gateway_config, run_gateway
+from tests.support.portico_command import PorticoCommand
+from tests.support.requests import create_session, execute, get_session, send_turn, session_body
+from tests.support.waiting import wait_until
 
 DOCKER = {"run_in": "docker", "container": {"image": "image:1"}}
 

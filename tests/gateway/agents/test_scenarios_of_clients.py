@@ -11,8 +11,8 @@ import pytest
 from gateway.agents.configured_agents import Agents
 from gateway.config import parse
 from gateway.errors import InvalidSettings
-from tests.daemon import RunningGateway, gateway_config, run_gateway
-from tests.gateway.requests import expect_error, user_message
+from tests.support.daemon import RunningGateway, gateway_config, run_gateway
+from tests.support.requests import expect_error, user_message
 
 SESSIONS = "/aap/v3/sessions"
 

@@ -1,4 +1,4 @@
-"""Application-side tools that an agent calls by MCP, over HTTP and over the bridge. The agent is tests/acp_agent.py."""
+"""Application-side tools that an agent calls by MCP, over HTTP and over the bridge. The agent is tests/support/acp_agent.py."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.cli.test_acp import small_agent
-from tests.gateway.requests import get_session
+from tests.support.daemon import RunningGateway, gateway_config, run_gateway
+from tests.support.requests import get_session
 
 LOOKUP = {
     "name": "look_up",

@@ -20,11 +20,11 @@ from gateway.application_tools.listener import Listener
 from gateway.http import request_body, request_head
 from gateway.observability.logs import bind_session_id, session_id
 from gateway.security.redaction import Redactor, redactor_of_session
-from tests.daemon import KEY
-from tests.gateway.raw_http import send_raw
-from tests.manual_clock import ManualClock
+from tests.support.daemon import KEY
+from tests.support.manual_clock import ManualClock
+from tests.support.raw_http import send_raw
 from tests.support.sse import arriving, parse
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 TOOL = ToolSpec("look_up", "Looks up.", {"type": "object", "properties": {"n": {"type": "number"}}})
 INITIALIZE = {

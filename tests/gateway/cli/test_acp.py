@@ -1,4 +1,4 @@
-"""The driver `acp` behind a gateway, with the small ACP agent of tests/acp_agent.py."""
+"""The driver `acp` behind a gateway, with the small ACP agent of tests/support/acp_agent.py."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
-from tests.fork_server import forked_command
 from tests.gateway.protocols.acp.client import RpcFailed
 from tests.gateway.protocols.acp.transports import on_websocket
+from tests.support.daemon import KEY, RunningGateway, gateway_config, run_gateway
+from tests.support.fork_server import forked_command
 
 ROOT = Path(__file__).parents[3]
 GRANT = {"name": "execute", "trust": False}
@@ -25,7 +25,7 @@ def small_agent(folder: Path, **more: Any) -> dict[str, Any]:
     for name in ("work", "sessions"):
         (folder / name).mkdir(exist_ok=True)
     env = {"PYTHONPATH": str(ROOT), "ACP_AGENT_SESSIONS": str(folder / "sessions")}
-    program, *arguments = forked_command("tests.acp_agent")
+    program, *arguments = forked_command("tests.support.acp_agent")
     agent = {"driver": "acp", "program": program, "args": arguments, "env": env}
     return {**agent, "cwd": str(folder / "work"), **more}
 

@@ -10,10 +10,10 @@ import pytest
 
 from gateway.store import AuditRecord, Store, schema
 from gateway.store.sqlite import sqlite_url
-from tests.daemon import RunningGateway
-from tests.gateway.portico_command import PorticoCommand
-from tests.gateway.requests import create_session
-from tests.stores import sql
+from tests.support.daemon import RunningGateway
+from tests.support.portico_command import PorticoCommand
+from tests.support.requests import create_session
+from tests.support.stores import sql
 
 WriteScenario = Callable[..., str]
 

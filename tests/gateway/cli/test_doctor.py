@@ -32,12 +32,12 @@ from gateway.diagnosis.daemon import Holder
 from gateway.diagnosis.diagnosis import Subject, diagnose
 from gateway.diagnosis.report import Check
 from tests.conftest import write_config
-from tests.daemon import KEY, Daemon, free_port, gateway_config
-from tests.gateway.doctor_report import doctor, doctor_unanswered
-from tests.gateway.portico_command import PorticoCommand
-from tests.gateway.requests import is_alive, read_pid
-from tests.manual_clock import ManualClock
-from tests.waiting import wait_until
+from tests.support.daemon import KEY, Daemon, free_port, gateway_config
+from tests.support.doctor_report import doctor, doctor_unanswered
+from tests.support.manual_clock import ManualClock
+from tests.support.portico_command import PorticoCommand
+from tests.support.requests import is_alive, read_pid
+from tests.support.waiting import wait_until
 
 HOLD = """
 import fcntl, os, socket, sys, time

@@ -18,9 +18,9 @@ from gateway.security.credentials import Credentials
 from gateway.security.loopback import is_loopback
 from gateway.security.secret_files import read_or_create
 from gateway.store import Store
-from tests import stores
 from tests.conftest import write_config
-from tests.gateway.portico_command import PorticoCommand
+from tests.support import stores
+from tests.support.portico_command import PorticoCommand
 
 
 @pytest.fixture(autouse=True)

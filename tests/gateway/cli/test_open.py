@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from tests.conftest import write_config
-from tests.daemon import Daemon, gateway_config
-from tests.gateway.portico_command import PorticoCommand
+from tests.support.daemon import Daemon, gateway_config
+from tests.support.portico_command import PorticoCommand
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ import pytest
 
 from gateway.terminal_text import lines
 from tests.conftest import write_config
-from tests.daemon import gateway_config
-from tests.gateway.portico_command import PorticoCommand
-from tests.gateway.requests import agent_processes, is_alive, read_pid
-from tests.waiting import wait_until
+from tests.support.daemon import gateway_config
+from tests.support.portico_command import PorticoCommand
+from tests.support.requests import agent_processes, is_alive, read_pid
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture

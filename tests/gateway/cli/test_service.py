@@ -25,7 +25,7 @@ from gateway.cli.systemd import Systemd
 from gateway.errors import ConfigError
 from gateway.server.daemon import EXIT_TIMEOUT, LATE_EXIT
 from tests.conftest import write_config
-from tests.daemon import Daemon
+from tests.support.daemon import Daemon
 
 PROGRAM = "/opt/bin/portico"
 FAKE = """#!/bin/sh

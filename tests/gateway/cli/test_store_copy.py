@@ -20,12 +20,12 @@ from gateway.cli.store import store
 from gateway.security import credentials
 from gateway.server.data_dir_lock import data_dir_lock
 from gateway.store.sqlite import sqlite_url
-from tests.daemon import RunningGateway, gateway_config, http_client, run_gateway
 from tests.gateway.protocols.aap.test_history import PIXEL
-from tests.gateway.requests import create_session, execute, send_turn, user_message
 from tests.gateway.sessions.test_approval_timeout import LATE, create_waiting_session
-from tests.named_keys import add_key
-from tests.postgresql import server
+from tests.support.daemon import RunningGateway, gateway_config, http_client, run_gateway
+from tests.support.named_keys import add_key
+from tests.support.postgresql import server
+from tests.support.requests import create_session, execute, send_turn, user_message
 
 TEXTS = ("NUL \0 and \ufdd0", "ä 東京 😀 ﷺ", "%s {} ' \\ \" \n\t", "a\u0301 \u2028 \x7f", "x" * 300_000)
 QUERIES = ("東京", "nul", "a", '"and"', "portico", "xxx", "é ä")

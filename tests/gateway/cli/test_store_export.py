@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gateway.cli.store import store
-from tests.daemon import Daemon
-from tests.earlier_store import NUMBER, create_earlier_store
+from tests.support.daemon import Daemon
+from tests.support.earlier_store import NUMBER, create_earlier_store
 
 
 def export(*arguments: str) -> Result:

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from gateway.console.static_files import ROOT, StaticFiles
-from tests.daemon import RunningGateway, gateway_config, run_gateway
+from tests.support.daemon import RunningGateway, gateway_config, run_gateway
 
 VENDOR = ROOT / "vendor"
 OWN = {"LICENSES", "vendor.json", "dompurify.js", "highlight.js"}

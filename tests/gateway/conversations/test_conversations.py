@@ -16,9 +16,9 @@ from gateway.errors import BadRequest, NotFound
 from gateway.protocols.model_apis.answer import Answer, ShowTools
 from gateway.security.authentication import ADMINISTRATOR, Caller
 from gateway.sessions.session import Session
-from tests.daemon import RunningGateway, gateway_config, run_gateway
-from tests.gateway.requests import get_history, send_turn
-from tests.waiting import wait_until
+from tests.support.daemon import RunningGateway, gateway_config, run_gateway
+from tests.support.requests import get_history, send_turn
+from tests.support.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 WEATHER = ToolSpec("weather", "The weather.", {"type": "object"})

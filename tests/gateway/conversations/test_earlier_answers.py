@@ -15,9 +15,9 @@ from gateway.errors import BadRequest
 from gateway.protocols.model_apis.answer import Answer
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.session import Session
-from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.conversations.test_conversations import REMEMBER, WEATHER, Talk, WriteScenario, scripted, user
-from tests.gateway.requests import get_history
+from tests.support.daemon import RunningGateway, gateway_config, run_gateway
+from tests.support.requests import get_history
 
 
 class Chain:

@@ -18,10 +18,10 @@ from gateway.events import event_log
 from gateway.events.event_log import REQUEST_TIMEOUT, RETRY, STOP_TIMEOUT, EventLog
 from gateway.store import EventRow, KeyRecord, MessageRow, RunRecord, SessionRecord, Store
 from gateway.store.sqlite import sqlite_url
-from tests.faulty_store import FaultyStore
-from tests.gateway.stored_messages import delete_session
-from tests.manual_clock import ManualClock
-from tests.waiting import wait_until
+from tests.support.faulty_store import FaultyStore
+from tests.support.manual_clock import ManualClock
+from tests.support.stored_messages import delete_session
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture

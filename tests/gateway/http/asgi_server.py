@@ -11,7 +11,7 @@ from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.http.request_body import RequestBody
 from gateway.http.request_head import request_arrived
 from gateway.http.server import Server, listening_address, server_config
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]

@@ -19,7 +19,7 @@ from gateway.http import request_head
 from gateway.http.file_descriptors import BASE_DESCRIPTORS, agent_connection_limit, client_connection_limit
 from gateway.http.server import Server, listening_address, web_socket
 from tests.gateway.http.asgi_server import Receive, Scope, Send, answer, serving, url_of
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 LIMIT = 8
 

@@ -8,7 +8,7 @@ from typing import Any
 from starlette.types import Message, Receive, Scope, Send
 
 from gateway.http.doubt_limit import DOUBT_TIMEOUT, DoubtLimit, UnansweredRequests
-from tests.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 
 class Exchange:

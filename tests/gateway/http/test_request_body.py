@@ -10,10 +10,10 @@ import pytest
 from gateway.http import request_body
 from gateway.http.request_body import BODY_SECONDS, DISCARDED, PAUSE
 from gateway.server import http_daemon
-from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
 from tests.gateway.http.asgi_server import MAX_BODY, answer, serving, url_of
-from tests.gateway.raw_http import connect, send_raw
-from tests.manual_clock import ManualClock
+from tests.support.daemon import KEY, RunningGateway, gateway_config, run_gateway
+from tests.support.manual_clock import ManualClock
+from tests.support.raw_http import connect, send_raw
 
 HEADERS = f"Host: localhost\r\nAuthorization: Bearer {KEY}\r\nContent-Type: application/json\r\n".encode()
 REQUESTS = [b"POST /v1/execute", b"POST /session/sess_x", b"PUT /session", b"POST /acp/echo", b"POST /aap/v3/sessions"]

@@ -11,12 +11,12 @@ import pytest
 from gateway.http import request_head
 from gateway.http.request_head import HEAD_SECONDS, MAX_HEAD_BYTES, RequestHead
 from gateway.http.server import web_socket
-from tests.daemon import KEY, Daemon, RunningGateway
 from tests.gateway.http.asgi_server import Receive, Scope, Send, answer, serving, url_of
-from tests.gateway.raw_http import connect, send_raw
-from tests.gateway.requests import create_session
-from tests.manual_clock import ManualClock
-from tests.waiting import wait_until
+from tests.support.daemon import KEY, Daemon, RunningGateway
+from tests.support.manual_clock import ManualClock
+from tests.support.raw_http import connect, send_raw
+from tests.support.requests import create_session
+from tests.support.waiting import wait_until
 
 HEAD = b"GET /meta HTTP/1.1\r\nHost: localhost\r\n"
 READ = 256 * 1024

@@ -14,8 +14,8 @@ from gateway.cluster.node import Node
 from gateway.config import parse
 from gateway.security.redaction import Redactor
 from gateway.store.nodes import NodeReport
-from tests.daemon import RunningGateway, address_of, bound_socket, serve_gateway
 from tests.gateway.nodes.two_nodes import node_config
+from tests.support.daemon import RunningGateway, address_of, bound_socket, serve_gateway
 
 
 @dataclass

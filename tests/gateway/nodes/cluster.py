@@ -18,8 +18,8 @@ from gateway.errors import SessionElsewhere
 from gateway.security.authentication import request_is_forwarded
 from gateway.security.redaction import Redactor
 from gateway.store.sqlite import sqlite_url
-from tests.daemon import RunningGateway, gateway_config, serve_gateway
-from tests.store_template import create_database
+from tests.support.daemon import RunningGateway, gateway_config, serve_gateway
+from tests.support.store_template import create_database
 
 NODE_KEY = "node-key-for-tests-0123456789abcdef"
 ELSEWHERE = "http://127.0.0.1:9"

@@ -16,8 +16,8 @@ from gateway.errors import StoreUnavailable
 from gateway.security.authentication import ADMINISTRATOR, request_is_forwarded
 from gateway.sessions.session import Session, Submission
 from tests.gateway.nodes.agents_by_node import AgentsByNode, run_agents_by_node
-from tests.gateway.requests import create_session, send_turn, user_message
-from tests.waiting import wait_until
+from tests.support.requests import create_session, send_turn, user_message
+from tests.support.waiting import wait_until
 
 V3 = "/aap/v3/sessions"
 OTHERS = ("one", "three")

@@ -23,12 +23,12 @@ from gateway.config import parse
 from gateway.protocols.acp.transport import http
 from gateway.security.authentication import Caller
 from gateway.security.redaction import Redactor
-from tests.daemon import KEY, SCENARIOS, RunningGateway, address_of, bound_socket, serve_gateway
 from tests.gateway.nodes.two_nodes import node_config
 from tests.gateway.protocols.acp.client import Client, RpcFailed, load, prompt
 from tests.gateway.protocols.acp.transports import on_http, on_websocket
-from tests.manual_clock import ManualClock
-from tests.waiting import wait_until
+from tests.support.daemon import KEY, SCENARIOS, RunningGateway, address_of, bound_socket, serve_gateway
+from tests.support.manual_clock import ManualClock
+from tests.support.waiting import wait_until
 
 Transport = Callable[[str, str, str], AbstractAsyncContextManager[Client]]
 HEADERS = {"Authorization": f"Bearer {KEY}"}

@@ -25,13 +25,13 @@ from gateway.protocols.acp import forwarding
 from gateway.protocols.acp.transport.local_socket import LocalSocket
 from gateway.protocols.acp.transport.websocket import WebSockets
 from gateway.security.authentication import ADMINISTRATOR, Caller
-from tests.daemon import KEY, SCENARIOS, RunningGateway
 from tests.gateway.nodes.cluster import ELSEWHERE, NODE_KEY, Cluster, run_cluster
 from tests.gateway.protocols.acp.client import Client, RpcFailed, load, prompt
 from tests.gateway.protocols.acp.conftest import set_options
 from tests.gateway.protocols.acp.transports import on_http, on_websocket
-from tests.manual_clock import ManualClock
-from tests.waiting import wait_until
+from tests.support.daemon import KEY, SCENARIOS, RunningGateway
+from tests.support.manual_clock import ManualClock
+from tests.support.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 

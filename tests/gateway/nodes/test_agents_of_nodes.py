@@ -14,9 +14,9 @@ from gateway.cluster.node_directory import NodeDirectory
 from gateway.cluster.shared_agents import SharedAgents
 from gateway.config import parse
 from gateway.security.redaction import HIDDEN, Redactor
-from tests.daemon import RunningGateway, address_of, bound_socket, serve_gateway
 from tests.gateway.nodes.two_nodes import node_config
-from tests.gateway.requests import create_session, execute, get_session, send_turn
+from tests.support.daemon import RunningGateway, address_of, bound_socket, serve_gateway
+from tests.support.requests import create_session, execute, get_session, send_turn
 
 SECRET = "a-secret-default-0123456789"
 

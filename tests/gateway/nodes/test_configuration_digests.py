@@ -10,8 +10,8 @@ import pytest
 from gateway.cluster.configuration_digests import configuration_digests, differences
 from gateway.config import parse
 from gateway.diagnosis.nodes import check_nodes
-from tests.daemon import run_gateway
 from tests.gateway.nodes.two_nodes import node_config
+from tests.support.daemon import run_gateway
 
 
 def test_what_is_compared() -> None:

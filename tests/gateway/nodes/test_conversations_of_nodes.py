@@ -15,7 +15,7 @@ from drivers.runtime.clock import SYSTEM_CLOCK
 from gateway.cluster import sessions
 from gateway.security.authentication import ADMINISTRATOR
 from tests.gateway.nodes.agents_by_node import AgentsByNode, run_agents_by_node
-from tests.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 NODES = ("one", "two", "three")
 ECHO = {"driver": "echo"}

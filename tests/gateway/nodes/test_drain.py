@@ -18,14 +18,14 @@ from gateway.observability.health import DRAINED
 from gateway.security.authentication import request_is_forwarded
 from gateway.security.redaction import Redactor
 from gateway.store import postgresql
-from tests import stores
 from tests.conftest import write_config
-from tests.daemon import Daemon, RunningGateway, gateway_config
 from tests.gateway.nodes.three_nodes import begin, create_waiting, permission, rest, run_node, run_nodes, say, until
 from tests.gateway.nodes.two_nodes import ENCRYPTION_KEY, NODE_KEY
-from tests.gateway.portico_command import PorticoCommand
-from tests.gateway.requests import expect_error
-from tests.waiting import wait_until
+from tests.support import stores
+from tests.support.daemon import Daemon, RunningGateway, gateway_config
+from tests.support.portico_command import PorticoCommand
+from tests.support.requests import expect_error
+from tests.support.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 

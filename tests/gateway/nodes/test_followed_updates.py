@@ -13,14 +13,14 @@ import pytest
 from gateway.cluster.forwarding.followed_updates import READY_TIMEOUT, RETRY
 from gateway.protocols.aap.session_updates import INTERVAL
 from gateway.store.nodes import NodeReport
-from tests.daemon import RunningGateway
 from tests.gateway.nodes.cluster import ELSEWHERE
 from tests.gateway.nodes.test_shared_credentials import client_of
 from tests.gateway.nodes.two_nodes import run_node, two_nodes
-from tests.gateway.requests import create_session, user_message
-from tests.manual_clock import ManualClock
+from tests.support.daemon import RunningGateway
+from tests.support.manual_clock import ManualClock
+from tests.support.requests import create_session, user_message
 from tests.support.sse import arriving
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 UPDATES = "/aap/v3/updates"
 SILENT = 10.0

@@ -19,8 +19,8 @@ from gateway.cluster.forwarding.node_socket import close_node_socket
 from gateway.protocols.acp import forwarding
 from gateway.protocols.acp.forwarding import NodeConnection
 from gateway.protocols.acp.rpc import ELSEWHERE, RpcError
-from tests.manual_clock import ManualClock
-from tests.waiting import wait_until
+from tests.support.manual_clock import ManualClock
+from tests.support.waiting import wait_until
 
 MESSAGES = [{"jsonrpc": "2.0", "method": f"message {n}"} for n in range(10)]
 NEW = {"jsonrpc": "2.0", "id": 7, "method": "session/new", "params": {}}

@@ -22,7 +22,7 @@ from gateway.security.authentication import ADMINISTRATOR
 from gateway.security.quotas import KeyQuotas, RequestQuotas
 from tests.gateway.nodes.cluster import NODE_KEY
 from tests.gateway.nodes.fake_node import FakeRequest, fake_node
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 STREAM = ("content-type: text/event-stream", "transfer-encoding: chunked")
 

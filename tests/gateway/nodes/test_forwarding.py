@@ -23,16 +23,16 @@ from gateway.installation import command_for_extra
 from gateway.security.authentication import ADMINISTRATOR, Caller
 from gateway.security.redaction import Redactor
 from gateway.server.app import create_app
-from tests.daemon import KEY, gateway_config, http_client
-from tests.gateway.aap_client import AapClient, BaseUrl
 from tests.gateway.nodes.cluster import ELSEWHERE, NODE_KEY, Cluster, run_cluster
 from tests.gateway.nodes.fake_node import FakeRequest, fake_node
 from tests.gateway.nodes.two_nodes import ENCRYPTION_KEY
-from tests.gateway.raw_http import connect
-from tests.gateway.requests import create_session, execute, expect_error, get_session, send_turn, user_message
-from tests.manual_clock import ManualClock
+from tests.support.aap_client import AapClient, BaseUrl
+from tests.support.daemon import KEY, gateway_config, http_client
+from tests.support.manual_clock import ManualClock
+from tests.support.raw_http import connect
+from tests.support.requests import create_session, execute, expect_error, get_session, send_turn, user_message
 from tests.support.sse import parse_frames
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 

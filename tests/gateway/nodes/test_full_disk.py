@@ -16,10 +16,10 @@ from drivers.contract.events import SessionEnd
 from gateway.errors import StoreFull, StoreUnavailable
 from gateway.runs import run as run_module
 from gateway.store.leases import LeaseRepository
-from tests import run_folder, stores
 from tests.gateway.nodes.three_nodes import begin, rest, run_nodes, say, until
 from tests.gateway.store.expiry import expire, silence
-from tests.postgresql import start_own_server
+from tests.support import run_folder, stores
+from tests.support.postgresql import start_own_server
 
 WriteScenario = Callable[..., str]
 

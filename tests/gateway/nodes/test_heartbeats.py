@@ -14,7 +14,7 @@ from gateway.cluster.takeover import Takeover
 from gateway.store.nodes import NodeRepository
 from tests.gateway.nodes import three_nodes
 from tests.gateway.nodes.three_nodes import run_node
-from tests.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 SECONDS = 3.0
 INTERVALS = replace(three_nodes.INTERVALS, heartbeat=SECONDS)

@@ -15,12 +15,12 @@ import pytest
 
 from gateway.app import INSTANCE_ID
 from gateway.runs.recovery import UNSEEN, WHY
-from tests import stores
 from tests.conftest import write_config
-from tests.daemon import Daemon, free_port, gateway_config
 from tests.gateway.nodes.two_nodes import ENCRYPTION_KEY
+from tests.support import stores
+from tests.support.daemon import Daemon, free_port, gateway_config
 from tests.support.sse import arriving
-from tests.waiting import SECONDS, wait_until
+from tests.support.waiting import SECONDS, wait_until
 
 WriteScenario = Callable[..., str]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway.cluster.node_directory import NodeDirectory
 from gateway.errors import NodeUnknown, SessionElsewhere
 from gateway.store.nodes import NodeRecord, NodeReport
-from tests.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 SILENT = 10.0
 

@@ -17,14 +17,14 @@ from gateway.cluster.node import Intervals
 from gateway.config import parse
 from gateway.runs.recovery import WHY
 from gateway.security.redaction import Redactor
-from tests.daemon import KEY, RunningGateway, serve_gateway
 from tests.gateway.nodes.three_nodes import NEVER, own_clock
 from tests.gateway.nodes.two_nodes import node_config
 from tests.gateway.protocols.acp.transports import on_websocket
-from tests.gateway.requests import session_body
 from tests.gateway.store.expiry import silence
-from tests.manual_clock import ManualClock
-from tests.waiting import wait_until
+from tests.support.daemon import KEY, RunningGateway, serve_gateway
+from tests.support.manual_clock import ManualClock
+from tests.support.requests import session_body
+from tests.support.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 INTERVALS = Intervals(heartbeat=NEVER, retry=NEVER, takeover=NEVER)

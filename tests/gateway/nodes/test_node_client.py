@@ -25,7 +25,7 @@ from cryptography.x509.oid import NameOID
 
 from gateway.cluster.forwarding import node_client
 from gateway.cluster.forwarding.node_client import NodeBroken, NodeClient, NodeUnreachable
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 Result = TypeVar("Result")
 

@@ -12,7 +12,7 @@ from gateway.cluster.node_directory import LOOK_UP_PAUSE, RETURNS_WITHIN, NodeDi
 from gateway.errors import NodeUnknown, NoNode, SessionElsewhere
 from gateway.security.authentication import request_is_forwarded
 from gateway.store.nodes import NodeRecord, NodeReport
-from tests.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 
 def report(node: str, live: int = 0, *, agents: tuple[str, ...] = ("echo",), folders: tuple[str, ...] = ()) -> NodeReport:

@@ -15,7 +15,7 @@ from gateway.cluster.node_keys import NodeKeys, ReceivedSignature, SentSignature
 from gateway.config import NodeSettings, Settings
 from gateway.errors import InvalidSettings, Unauthorized
 from gateway.security.authentication import ADMINISTRATOR, LOCAL_ADMINISTRATOR, Caller
-from tests.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 OLD, NEW, FOREIGN = (
     "old-node-key-0123456789-0123456789",

@@ -16,10 +16,10 @@ from gateway.errors import SessionElsewhere
 from gateway.security.authentication import request_is_forwarded
 from gateway.store.leases import LeaseRepository
 from gateway.store.sessions import SessionRepository
-from tests import stores
 from tests.gateway.nodes.three_nodes import run_nodes, say
-from tests.postgresql import server
-from tests.postgresql_proxy import Proxy, port_of
+from tests.support import stores
+from tests.support.postgresql import server
+from tests.support.postgresql_proxy import Proxy, port_of
 
 
 @contextmanager

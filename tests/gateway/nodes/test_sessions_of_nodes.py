@@ -16,7 +16,7 @@ from gateway.sessions.settings import SessionSettings
 from gateway.store import Store
 from gateway.store.messages import MessageRepository
 from tests.gateway.nodes.three_nodes import begin, create_waiting, permission, rest, run_nodes, say
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 

@@ -12,9 +12,9 @@ from click.testing import CliRunner, Result
 from gateway.cli.main import main
 from gateway.security.credentials import AGAIN_SECONDS
 from tests.conftest import write_config
-from tests.daemon import KEY, RunningGateway
 from tests.gateway.nodes.two_nodes import node_config, two_nodes
-from tests.gateway.requests import create_session, user_message
+from tests.support.daemon import KEY, RunningGateway
+from tests.support.requests import create_session, user_message
 
 
 def client_of(node: RunningGateway, key: str) -> httpx.AsyncClient:

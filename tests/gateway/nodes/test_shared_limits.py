@@ -30,13 +30,13 @@ from gateway.store.nodes import NodeReport
 from gateway.store.sessions import SessionRepository
 from gateway.store.sql import Connection
 from gateway.store.turn_slots import TurnSlotRepository
-from tests import stores
-from tests.daemon import KEY, gateway_config, run_gateway
 from tests.gateway.nodes.three_nodes import begin as begin_turn
 from tests.gateway.nodes.three_nodes import rest, run_nodes, say, until
 from tests.gateway.nodes.two_nodes import node_config, two_nodes
-from tests.manual_clock import ManualClock
-from tests.waiting import wait_until
+from tests.support import stores
+from tests.support.daemon import KEY, gateway_config, run_gateway
+from tests.support.manual_clock import ManualClock
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture

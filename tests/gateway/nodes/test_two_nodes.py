@@ -12,13 +12,13 @@ import pytest
 from gateway.app import Gateway
 from gateway.config import parse
 from gateway.security.redaction import Redactor
-from tests import stores
-from tests.daemon import KEY, RunningGateway, address_of, bound_socket, gateway_config, serve_gateway
 from tests.gateway.nodes.cluster import NODE_KEY
 from tests.gateway.nodes.two_nodes import ENCRYPTION_KEY
 from tests.gateway.protocols.acp.client import load
 from tests.gateway.protocols.acp.transports import on_websocket
-from tests.gateway.requests import create_session, execute, send_turn, user_message
+from tests.support import stores
+from tests.support.daemon import KEY, RunningGateway, address_of, bound_socket, gateway_config, serve_gateway
+from tests.support.requests import create_session, execute, send_turn, user_message
 
 pytestmark = pytest.mark.usefixtures("store_kind")
 WriteScenario = Callable[..., str]

@@ -20,10 +20,10 @@ from gateway.security.authentication import ADMINISTRATOR, Caller, request_is_fo
 from gateway.security.redaction import Redactor
 from gateway.sessions.session import Session, Submission
 from gateway.sessions.settings import SessionSettings
-from tests import stores
-from tests.daemon import gateway_config
 from tests.gateway.nodes.two_nodes import ENCRYPTION_KEY, NODE_KEY
-from tests.manual_clock import ManualClock
+from tests.support import stores
+from tests.support.daemon import gateway_config
+from tests.support.manual_clock import ManualClock
 
 NEVER = 86400.0
 INTERVALS = Intervals(heartbeat=NEVER, retry=NEVER, takeover=2.0)

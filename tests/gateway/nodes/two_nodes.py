@@ -11,8 +11,8 @@ from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.app import Gateway
 from gateway.config import parse
 from gateway.security.redaction import Redactor
-from tests import stores
-from tests.daemon import RunningGateway, address_of, bound_socket, gateway_config, serve_gateway
+from tests.support import stores
+from tests.support.daemon import RunningGateway, address_of, bound_socket, gateway_config, serve_gateway
 
 ENCRYPTION_KEY = "c3ludGhldGljLWtleS1mb3ItdGVzdHMtb25seS0wMTI="
 NODE_KEY = "node-key-of-tests-0123456789abcdef0123456789"

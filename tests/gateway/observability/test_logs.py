@@ -18,8 +18,8 @@ from gateway.observability.logs import JsonFormatter, LogFormatter, TextFormatte
 from gateway.security import redaction
 from gateway.security.redaction import HIDDEN, Redactor, redact_patterns
 from tests.conftest import write_config
-from tests.daemon import KEY, Daemon, RunningGateway, gateway_config
-from tests.gateway.requests import create_session, execute, send_turn, session_body, user_message
+from tests.support.daemon import KEY, Daemon, RunningGateway, gateway_config
+from tests.support.requests import create_session, execute, send_turn, session_body, user_message
 
 WriteScenario = Callable[..., str]
 SECRET = "registered-secret-1"

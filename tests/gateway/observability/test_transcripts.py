@@ -15,9 +15,9 @@ from gateway.observability import transcripts
 from gateway.observability.transcripts import Transcript
 from gateway.runs import retention
 from gateway.security.redaction import HIDDEN, Redactor
-from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
-from tests.gateway.requests import create_session, execute, send_turn
-from tests.waiting import wait_until
+from tests.support.daemon import KEY, RunningGateway, gateway_config, run_gateway
+from tests.support.requests import create_session, execute, send_turn
+from tests.support.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 OF_ENV, OF_SESSION, LATER, SHAPE = "value-of-env-11", "secret-of-session-22", "secret-of-later-33", "sk-ant-never-registered-44"

@@ -23,11 +23,11 @@ from drivers.contract.tool_server import ToolRequest
 from drivers.gemini.acp_profile import agent_profile
 from gateway.policy.enforcement import PolicyEnforcer
 from gateway.policy.rules import Policy, Rule
-from tests.daemon import gateway_config, run_gateway
 from tests.drivers.acp.small_agent import Agent
 from tests.gateway.cli.test_acp import small_agent
-from tests.gateway.requests import create_session, send_turn
-from tests.waiting import wait_until
+from tests.support.daemon import gateway_config, run_gateway
+from tests.support.requests import create_session, send_turn
+from tests.support.waiting import wait_until
 
 Json = dict[str, Any]
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
-from tests.gateway.requests import create_session, execute, expect_error, get_history, send_turn, session_body
-from tests.named_keys import add_key
+from tests.support.daemon import KEY, RunningGateway, gateway_config, run_gateway
+from tests.support.named_keys import add_key
+from tests.support.requests import create_session, execute, expect_error, get_history, send_turn, session_body
 from tests.support.sse import parse_frames
 
 Json = dict[str, Any]

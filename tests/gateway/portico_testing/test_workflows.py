@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.gateway.portico_command import PorticoCommand
 from tests.gateway.portico_testing.pages import FILES
-from tests.wheel import build_wheel
+from tests.support.portico_command import PorticoCommand
+from tests.support.wheel import build_wheel
 
 SERVICE = ".github/workflows/service.yml"
 CONTAINERFILE = Path(__file__).parents[3] / "docs" / "container" / "Containerfile"

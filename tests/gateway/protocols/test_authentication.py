@@ -8,9 +8,9 @@ from urllib.parse import urldefrag
 
 import pytest
 
-from tests.daemon import KEY, RunningGateway
-from tests.gateway.aap_client import BASE_URLS
-from tests.gateway.requests import expect_error, session_body
+from tests.support.aap_client import BASE_URLS
+from tests.support.daemon import KEY, RunningGateway
+from tests.support.requests import expect_error, session_body
 
 JSON = {"Content-Type": "application/json"}
 V2_ENDPOINTS: list[tuple[str, str, dict[str, Any]]] = [

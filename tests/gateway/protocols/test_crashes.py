@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.protocols.acp.client import RpcFailed, connect
-from tests.gateway.requests import execute, user_message
+from tests.support.daemon import RunningGateway, gateway_config, run_gateway
+from tests.support.requests import execute, user_message
 
 SECRET = "tok-1f9c2d7ab83e"
 LINES = [*(f"line {number}" for number in range(20)), "no license for {options.token}", "Segmentation fault"]

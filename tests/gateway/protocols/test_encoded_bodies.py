@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon import RunningGateway, gateway_config, run_gateway
+from tests.support.daemon import RunningGateway, gateway_config, run_gateway
 
 CHAT = {"model": "echo", "messages": [{"role": "user", "content": "hi"}]}
 PATHS = {

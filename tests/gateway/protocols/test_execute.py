@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from drivers.runtime.cli_agent import CliAgent
-from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
-from tests.gateway.requests import execute, expect_error, is_alive, read_pid
-from tests.manual_clock import ManualClock
-from tests.waiting import wait_until
+from tests.support.daemon import KEY, RunningGateway, gateway_config, run_gateway
+from tests.support.manual_clock import ManualClock
+from tests.support.requests import execute, expect_error, is_alive, read_pid
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("also_in_a_cluster")
 WriteScenario = Callable[..., str]

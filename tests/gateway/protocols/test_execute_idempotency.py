@@ -12,13 +12,13 @@ import pytest
 
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.store import EventRow, RunRecord
-from tests.cluster import nodes_of
 from tests.conftest import write_config
-from tests.daemon import Daemon, RunningGateway, gateway_config
-from tests.gateway.requests import agent_processes, execute, expect_error, is_alive, read_pid
-from tests.stores import content as stored_content
+from tests.support.cluster import nodes_of
+from tests.support.daemon import Daemon, RunningGateway, gateway_config
+from tests.support.requests import agent_processes, execute, expect_error, is_alive, read_pid
 from tests.support.sse import parse_output_events
-from tests.waiting import wait_until
+from tests.support.stores import content as stored_content
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("each_store")
 

@@ -18,9 +18,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.observability import health
 from gateway.observability.metrics import FIRST_EVENT, Metrics, MetricsSnapshot
-from tests.cluster import leave_out, placement
-from tests.daemon import RunningGateway, gateway_config, run_gateway
-from tests.gateway.requests import (
+from tests.support.cluster import leave_out, placement
+from tests.support.daemon import RunningGateway, gateway_config, run_gateway
+from tests.support.manual_clock import ManualClock
+from tests.support.requests import (
     agent_processes,
     create_session,
     execute,
@@ -29,9 +30,8 @@ from tests.gateway.requests import (
     user_message,
     wait_until_idle,
 )
-from tests.manual_clock import ManualClock
-from tests.stores import locked, sql
-from tests.waiting import wait_until
+from tests.support.stores import locked, sql
+from tests.support.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 USAGE = {"usage": {"input_tokens": 7, "output_tokens": 5, "cache_read": 3, "cache_write": 2}}

@@ -13,10 +13,10 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message, Scope
 
-from tests.app_pool import app_of
-from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
-from tests.gateway.requests import create_session, session_body
-from tests.named_keys import add_key
+from tests.support.app_pool import app_of
+from tests.support.daemon import KEY, RunningGateway, gateway_config, run_gateway
+from tests.support.named_keys import add_key
+from tests.support.requests import create_session, session_body
 
 TASK = {"driver": "echo", "task": "hello"}
 BODIES: list[bytes] = [

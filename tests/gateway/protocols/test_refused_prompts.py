@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
 from tests.gateway.protocols.acp.transports import on_websocket
+from tests.support.daemon import KEY, RunningGateway, gateway_config, run_gateway
 
 PROGRAM = Path(__file__).with_name("refusing_claude.py")
 REFUSALS = {

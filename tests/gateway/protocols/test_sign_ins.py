@@ -17,11 +17,11 @@ from gateway.app import Gateway
 from gateway.config import parse
 from gateway.security.redaction import Redactor
 from gateway.security.sign_ins import digest_of
-from tests.cluster import leave_out, placement
-from tests.daemon import KEY, NO_CERTIFICATES, Daemon, RunningGateway, gateway_config, run_gateway, serve_gateway
-from tests.gateway.requests import expect_error, session_body
-from tests.named_keys import add_key, compare_keys, remove_key
-from tests.waiting import wait_until
+from tests.support.cluster import leave_out, placement
+from tests.support.daemon import KEY, NO_CERTIFICATES, Daemon, RunningGateway, gateway_config, run_gateway, serve_gateway
+from tests.support.named_keys import add_key, compare_keys, remove_key
+from tests.support.requests import expect_error, session_body
+from tests.support.waiting import wait_until
 
 CURRENT = "/v1/sign-ins/current"
 

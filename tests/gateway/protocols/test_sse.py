@@ -10,7 +10,7 @@ from starlette.types import Message, Receive, Scope
 
 from drivers.runtime.clock import SYSTEM_CLOCK
 from gateway.protocols.sse import KEEP_ALIVE, event_stream
-from tests.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 SCOPE: Scope = {"type": "http", "method": "GET"}
 BIG = b"data: more than the client reads\n\n"

@@ -12,13 +12,13 @@ from pydantic_core import from_json
 
 from gateway.protocols import authenticated_routes as limits
 from gateway.security.quotas import UnauthenticatedBodies
-from tests.cluster import leave_out, placement
-from tests.daemon import KEY, RunningGateway
-from tests.gateway.raw_http import connect, send_raw
-from tests.gateway.requests import expect_error
-from tests.manual_clock import ManualClock
+from tests.support.cluster import leave_out, placement
+from tests.support.daemon import KEY, RunningGateway
+from tests.support.manual_clock import ManualClock
+from tests.support.raw_http import connect, send_raw
+from tests.support.requests import expect_error
 from tests.support.sse import parse_output_events
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 HEAD = b"POST /v1/execute HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 TASK = {"driver": "echo", "task": "x"}

@@ -13,8 +13,9 @@ import httpx
 import pytest
 
 from gateway.runs import admission_and_eviction
-from tests.daemon import RunningGateway, gateway_config, run_gateway
-from tests.gateway.requests import (
+from tests.support.daemon import RunningGateway, gateway_config, run_gateway
+from tests.support.named_keys import add_key
+from tests.support.requests import (
     agent_processes,
     create_session,
     execute,
@@ -24,8 +25,7 @@ from tests.gateway.requests import (
     session_body,
     user_message,
 )
-from tests.named_keys import add_key
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 TOOL = {"name": "get_weather", "description": "The weather.", "inputSchema": {"type": "object"}}

@@ -9,9 +9,9 @@ from drivers.contract.messages import AssistantMessage, Message, SystemMessage, 
 from gateway.events.messages import message_row
 from gateway.runs.stored_history import StoredHistory
 from gateway.store import SessionRecord, Store
-from tests.daemon import RunningGateway, gateway_config, run_gateway
-from tests.gateway.requests import create_session, execute, expect_error, get_session, send_turn, user_message
-from tests.stores import store_url
+from tests.support.daemon import RunningGateway, gateway_config, run_gateway
+from tests.support.requests import create_session, execute, expect_error, get_session, send_turn, user_message
+from tests.support.stores import store_url
 
 WriteScenario = Callable[..., str]
 SUMMARY = user_message("So far: a, b.")

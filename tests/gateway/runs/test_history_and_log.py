@@ -14,9 +14,9 @@ from gateway.events import event_log
 from gateway.events.log_entries import TurnStart, decode
 from gateway.events.messages import Fold
 from gateway.store.sql import Connection
-from tests.daemon import RunningGateway, gateway_config, run_gateway
-from tests.gateway.requests import create_session, get_history, send_turn
-from tests.stores import before_commits
+from tests.support.daemon import RunningGateway, gateway_config, run_gateway
+from tests.support.requests import create_session, get_history, send_turn
+from tests.support.stores import before_commits
 
 WriteScenario = Callable[..., str]
 TOOL = {"name": "ask", "description": "Asks.", "inputSchema": {"type": "object"}}

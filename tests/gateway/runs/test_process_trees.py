@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.daemon import Daemon, RunningGateway, gateway_config
-from tests.faulty_store import LOCKED, run_faulty_gateway
-from tests.gateway.requests import (
+from tests.support.daemon import Daemon, RunningGateway, gateway_config
+from tests.support.faulty_store import LOCKED, run_faulty_gateway
+from tests.support.requests import (
     agent_processes,
     create_session,
     execute,
@@ -25,7 +25,7 @@ from tests.gateway.requests import (
     session_body,
     wait_until_idle,
 )
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="docs/operations.md: what other systems cannot do")
 

@@ -26,11 +26,11 @@ from gateway.runs.agent_output import RunOutput
 from gateway.runs.recovery import UNSEEN, close_open_runs, end_left_behind
 from gateway.security.redaction import Redactor
 from gateway.store import EventRow, MessageRow, RunRecord, SessionRecord, Store
-from tests.daemon import Daemon
-from tests.gateway.requests import agent_processes, create_session, get_session, is_alive, read_pid, send_turn, user_message
-from tests.gateway.stored_messages import message_bodies
-from tests.stores import content, store_url
-from tests.waiting import wait_until
+from tests.support.daemon import Daemon
+from tests.support.requests import agent_processes, create_session, get_session, is_alive, read_pid, send_turn, user_message
+from tests.support.stored_messages import message_bodies
+from tests.support.stores import content, store_url
+from tests.support.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 LONG_TEXT = "".join(f"event {n} " for n in range(3000))

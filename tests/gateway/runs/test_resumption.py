@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from gateway.security.authentication import ADMINISTRATOR
-from tests.daemon import Daemon, RunningGateway
-from tests.gateway.aap_client import AapClient, BaseUrl
+from tests.support.aap_client import AapClient, BaseUrl
+from tests.support.daemon import Daemon, RunningGateway
 
 Json = dict[str, Any]
 

@@ -18,11 +18,11 @@ from gateway.security.authentication import ADMINISTRATOR
 from gateway.security.redaction import Redactor
 from gateway.store import AuditRecord, EventRow, KeyRecord, MessageRow, RunRecord, SessionRecord, Store
 from gateway.store.runs import RunRepository
-from tests.daemon import create_database, gateway_config, run_gateway
-from tests.gateway.requests import create_session, execute, send_turn
-from tests.manual_clock import ManualClock
-from tests.stores import sql, store_url
-from tests.waiting import wait_until
+from tests.support.daemon import create_database, gateway_config, run_gateway
+from tests.support.manual_clock import ManualClock
+from tests.support.requests import create_session, execute, send_turn
+from tests.support.stores import sql, store_url
+from tests.support.waiting import wait_until
 
 KEPT = StoreSettings(keep_executions_days=2.0, keep_audit_days=2.0, keep_keys_days=2.0)
 

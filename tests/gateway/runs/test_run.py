@@ -21,8 +21,8 @@ from gateway.policy.rules import Policy, Rule
 from gateway.runs.run import EVALUATION_TIMEOUT, Run
 from gateway.security.redaction import Redactor
 from gateway.store import AuditRecord, RunRecord, SessionRecord, Store
-from tests.manual_clock import ManualClock
-from tests.stores import store_url
+from tests.support.manual_clock import ManualClock
+from tests.support.stores import store_url
 
 
 class Gone(Agent):

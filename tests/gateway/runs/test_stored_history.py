@@ -20,10 +20,10 @@ from gateway.runs.recovery import WHY, close_open_runs
 from gateway.runs.stored_history import StoredHistory
 from gateway.store import EventRow, FailureRecord, MessageRow, RunRecord, SessionRecord, Store
 from gateway.store import messages as stored_messages
-from tests.daemon import RunningGateway
-from tests.gateway.requests import create_session, get_history
-from tests.gateway.stored_messages import delete_session
-from tests.stores import store_url
+from tests.support.daemon import RunningGateway
+from tests.support.requests import create_session, get_history
+from tests.support.stored_messages import delete_session
+from tests.support.stores import store_url
 
 WriteScenario = Callable[..., str]
 MB = 1_000_000

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.daemon import gateway_config
-from tests.faulty_store import run_faulty_gateway
-from tests.gateway.requests import expect_error
+from tests.support.daemon import gateway_config
+from tests.support.faulty_store import run_faulty_gateway
+from tests.support.requests import expect_error
 from tests.support.sse import parse_output_events
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 KEY = {"Idempotency-Key": "k"}

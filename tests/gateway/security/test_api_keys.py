@@ -18,8 +18,9 @@ from gateway.cli.main import main
 from gateway.config import parse
 from gateway.security.redaction import Redactor
 from tests.conftest import write_config
-from tests.daemon import KEY, Daemon, RunningGateway, gateway_config, http_client, run_gateway, serve_gateway
-from tests.gateway.requests import (
+from tests.support.daemon import KEY, Daemon, RunningGateway, gateway_config, http_client, run_gateway, serve_gateway
+from tests.support.named_keys import add_key
+from tests.support.requests import (
     create_session,
     execute,
     expect_error,
@@ -30,9 +31,8 @@ from tests.gateway.requests import (
     user_message,
     wait_until_idle,
 )
-from tests.named_keys import add_key
 from tests.support.sse import parse_output_events
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 

@@ -26,9 +26,9 @@ from gateway.security.sign_ins import (
     is_made_by,
 )
 from gateway.store import Store
-from tests import stores
-from tests.manual_clock import ManualClock
-from tests.waiting import wait_until
+from tests.support import stores
+from tests.support.manual_clock import ManualClock
+from tests.support.waiting import wait_until
 
 DEFAULT_KEY = "a default key"
 ADMINISTRATOR, PHONE = KeyIdentity(None, digest_of(DEFAULT_KEY)), KeyIdentity("phone", digest_of("of the phone"))

@@ -16,11 +16,11 @@ from gateway.config import parse
 from gateway.errors import BadRequest
 from gateway.security.authentication import ADMINISTRATOR, Caller, caller_of_request
 from gateway.security.loopback import is_direct_and_local
-from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
 from tests.gateway.protocols.acp.client import RpcFailed, connect, load
 from tests.gateway.protocols.acp.transports import on_websocket
-from tests.gateway.requests import user_message
-from tests.named_keys import add_key
+from tests.support.daemon import KEY, RunningGateway, gateway_config, run_gateway
+from tests.support.named_keys import add_key
+from tests.support.requests import user_message
 
 NOBODY = 65534
 

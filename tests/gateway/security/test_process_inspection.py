@@ -22,7 +22,7 @@ from drivers.runtime.process_tree import family
 from gateway.cli.main import main
 from gateway.security.process_inspection import ALLOWED_BY, PR_SET_DUMPABLE, deny_process_inspection
 from tests.conftest import write_config
-from tests.daemon import gateway_config
+from tests.support.daemon import gateway_config
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_DUMPABLE is of Linux")
 PR_CAPBSET_DROP, CAPABILITIES = 24, 64

@@ -15,11 +15,11 @@ from websockets.exceptions import InvalidStatus
 from gateway.config import LimitSettings
 from gateway.errors import TooMany
 from gateway.security.quotas import KeyQuotas, Quota
-from tests.daemon import RunningGateway, gateway_config, http_client, run_gateway
 from tests.gateway.protocols.acp.raw_connections import initialized, socket_to
-from tests.gateway.requests import create_session, execute, expect_error, get_session, session_body
-from tests.named_keys import add_key
-from tests.waiting import wait_until
+from tests.support.daemon import RunningGateway, gateway_config, http_client, run_gateway
+from tests.support.named_keys import add_key
+from tests.support.requests import create_session, execute, expect_error, get_session, session_body
+from tests.support.waiting import wait_until
 
 
 @asynccontextmanager

@@ -23,8 +23,8 @@ from gateway.security.encryption import SecretEncryption
 from gateway.security.redaction import HIDDEN, MAX_OF_SESSION, Redactor
 from gateway.sessions.settings import SessionSettings
 from tests.conftest import write_config
-from tests.daemon import KEY, Daemon, RunningGateway, gateway_config, run_gateway
-from tests.gateway.requests import (
+from tests.support.daemon import KEY, Daemon, RunningGateway, gateway_config, run_gateway
+from tests.support.requests import (
     agent_processes,
     create_session,
     execute,
@@ -36,8 +36,8 @@ from tests.gateway.requests import (
     stream_turn,
     user_message,
 )
-from tests.stores import content, kind
-from tests.waiting import wait_until
+from tests.support.stores import content, kind
+from tests.support.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 OF_SESSION, OF_CONFIG, OF_ENV = "secret-of-session-1", "secret-of-config-22", "secret-of-env-333"

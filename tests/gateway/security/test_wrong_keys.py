@@ -14,9 +14,9 @@ from websockets.exceptions import InvalidStatus
 
 from gateway.errors import TooMany
 from gateway.security.wrong_keys import MAX_CLIENTS, MAX_WRONG_KEYS, SECONDS, WrongKeys
-from tests.cluster import leave_out, placement
-from tests.daemon import KEY, NO_CERTIFICATES, RunningGateway, gateway_config, run_gateway
-from tests.manual_clock import ManualClock
+from tests.support.cluster import leave_out, placement
+from tests.support.daemon import KEY, NO_CERTIFICATES, RunningGateway, gateway_config, run_gateway
+from tests.support.manual_clock import ManualClock
 
 Answer = tuple[int, str | None]
 """The status of a response, and its `Retry-After`."""

@@ -20,9 +20,9 @@ from gateway.errors import ConfigError
 from gateway.security.loopback import check_key_lengths, check_no_auth
 from gateway.security.process_inspection import ALLOWED_BY
 from tests.conftest import write_config
-from tests.daemon import Daemon, gateway_config, http_client
-from tests.gateway.portico_command import PorticoCommand
-from tests.gateway.requests import (
+from tests.support.daemon import Daemon, gateway_config, http_client
+from tests.support.portico_command import PorticoCommand
+from tests.support.requests import (
     agent_processes,
     create_session,
     expect_error,
@@ -34,7 +34,7 @@ from tests.gateway.requests import (
     user_message,
 )
 from tests.support.sse import parse_frames, parse_output_events
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 

@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tests.daemon import KEY, Daemon, RunningGateway, gateway_config, run_gateway
-from tests.gateway.raw_http import send_raw
-from tests.gateway.requests import create_session, expect_error, session_body
-from tests.manual_clock import ManualClock
+from tests.support.daemon import KEY, Daemon, RunningGateway, gateway_config, run_gateway
+from tests.support.manual_clock import ManualClock
+from tests.support.raw_http import send_raw
+from tests.support.requests import create_session, expect_error, session_body
 from tests.support.sse import parse_frames
 
 PATHS = [

@@ -14,9 +14,9 @@ import httpx
 import jsonschema
 import pytest
 
-from tests.daemon import KEY, RunningGateway
-from tests.gateway.aap_client import BASE_URLS
-from tests.gateway.requests import create_session
+from tests.support.aap_client import BASE_URLS
+from tests.support.daemon import KEY, RunningGateway
+from tests.support.requests import create_session
 
 Document = dict[str, Any]
 SECRET_FREE = {"get /healthz", "get /readyz", "post /v1/sign-ins", *(f"get {base.url}/meta" for base in BASE_URLS)}

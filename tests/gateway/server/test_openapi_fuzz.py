@@ -16,8 +16,8 @@ import pytest
 import requests
 
 from tests.conftest import write_config
-from tests.daemon import KEY, Daemon, gateway_config
-from tests.gateway.requests import create_session
+from tests.support.daemon import KEY, Daemon, gateway_config
+from tests.support.requests import create_session
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -12,8 +12,8 @@ import pytest
 from gateway.server.daemon import EXIT_TIMEOUT, LATE_EXIT
 from gateway.server.service_manager import announce_ready
 from tests.conftest import write_config
-from tests.daemon import Daemon, gateway_config
-from tests.gateway.portico_command import PorticoCommand
+from tests.support.daemon import Daemon, gateway_config
+from tests.support.portico_command import PorticoCommand
 
 
 def manager(address: str) -> socket.socket:

@@ -13,11 +13,11 @@ import pytest
 
 from gateway.runs.pending_calls import PendingCalls
 from gateway.security.authentication import ADMINISTRATOR
-from tests.daemon import RunningGateway, gateway_config, run_gateway
-from tests.gateway.requests import create_session, expect_error, get_history, get_session, send_turn, wait_until_idle
-from tests.manual_clock import ManualClock
-from tests.stores import sql
-from tests.waiting import wait_until
+from tests.support.daemon import RunningGateway, gateway_config, run_gateway
+from tests.support.manual_clock import ManualClock
+from tests.support.requests import create_session, expect_error, get_history, get_session, send_turn, wait_until_idle
+from tests.support.stores import sql
+from tests.support.waiting import wait_until
 
 Json = dict[str, Any]
 WriteScenario = Callable[..., str]

@@ -13,9 +13,9 @@ from drivers.contract.agent import ToolReply
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.session import Session, Submission
-from tests.daemon import RunningGateway
-from tests.gateway.requests import create_session, get_history, send_turn
 from tests.gateway.sessions.test_submit import HELLO, create_waiting_session, faster, suspend
+from tests.support.daemon import RunningGateway
+from tests.support.requests import create_session, get_history, send_turn
 
 WriteScenario = Callable[..., str]
 

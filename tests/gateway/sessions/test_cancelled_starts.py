@@ -17,12 +17,13 @@ from gateway.errors import NotFound, ShuttingDown
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.session import Submission
-from tests.daemon import RunningGateway, gateway_config, run_gateway
-from tests.faulty_store import run_faulty_gateway
 from tests.gateway.protocols.acp.client import prompt
 from tests.gateway.protocols.acp.conftest import acp as acp
 from tests.gateway.protocols.acp.conftest import scripted_session
-from tests.gateway.requests import (
+from tests.gateway.sessions.test_submit import ANSWER, HELLO, create_waiting_session, suspend
+from tests.support.daemon import RunningGateway, gateway_config, run_gateway
+from tests.support.faulty_store import run_faulty_gateway
+from tests.support.requests import (
     create_session,
     expect_error,
     get_history,
@@ -32,9 +33,8 @@ from tests.gateway.requests import (
     session_body,
     user_message,
 )
-from tests.gateway.sessions.test_submit import ANSWER, HELLO, create_waiting_session, suspend
 from tests.support.sse import parse_events
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 Open = Callable[..., Awaitable[Any]]

@@ -16,13 +16,13 @@ import pytest
 from gateway.http.doubt_limit import DOUBT_TIMEOUT
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.store import postgresql
-from tests.daemon import RunningGateway, gateway_config, run_gateway
-from tests.gateway.requests import create_session, expect_error, get_history, send_turn, session_body, user_message
 from tests.gateway.sessions.test_submit import ANSWER, CALL, WEATHER, suspend
-from tests.manual_clock import ManualClock
-from tests.postgresql import server
-from tests.postgresql_proxy import Proxy
-from tests.waiting import wait_until
+from tests.support.daemon import RunningGateway, gateway_config, run_gateway
+from tests.support.manual_clock import ManualClock
+from tests.support.postgresql import server
+from tests.support.postgresql_proxy import Proxy
+from tests.support.requests import create_session, expect_error, get_history, send_turn, session_body, user_message
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.one_store, pytest.mark.parametrize("arrived", [True, False], ids=["arrived", "lost"])]
 

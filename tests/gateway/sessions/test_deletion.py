@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from gateway.store.sessions import SessionRepository
-from tests.daemon import RunningGateway, gateway_config, run_gateway
-from tests.gateway.requests import create_session, expect_error, send_turn, user_message
-from tests.stores import sql
-from tests.waiting import wait_until
+from tests.support.daemon import RunningGateway, gateway_config, run_gateway
+from tests.support.requests import create_session, expect_error, send_turn, user_message
+from tests.support.stores import sql
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("each_store")
 

@@ -21,11 +21,11 @@ from drivers.runtime.process import Spawner
 from drivers.script.driver import ScriptDriver
 from gateway.agents import folder_access
 from gateway.agents.folder_access import LIST_TIMEOUT, TIMEOUT
-from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.protocols.aap.test_session_updates import SESSIONS, create, turn
 from tests.gateway.protocols.acp.client import Client, RpcFailed, connect
-from tests.gateway.requests import expect_error, user_message
-from tests.manual_clock import ManualClock
+from tests.support.daemon import RunningGateway, gateway_config, run_gateway
+from tests.support.manual_clock import ManualClock
+from tests.support.requests import expect_error, user_message
 
 CALLS = ("stat", "lstat", "open", "listdir", "scandir")
 

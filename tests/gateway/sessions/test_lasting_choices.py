@@ -9,9 +9,9 @@ import pytest
 
 from drivers.contract.agent_specs import SessionSpec
 from drivers.echo.driver import EchoDriver
-from tests.daemon import RunningGateway
-from tests.gateway.requests import user_message
-from tests.named_keys import add_key
+from tests.support.daemon import RunningGateway
+from tests.support.named_keys import add_key
+from tests.support.requests import user_message
 
 
 @pytest.mark.parametrize("named", [False, True])

@@ -10,8 +10,8 @@ import pytest
 
 from drivers.contract.driver_info import MODE_OPTION
 from gateway.security.authentication import ADMINISTRATOR
-from tests.daemon import RunningGateway
-from tests.gateway.requests import create_session
+from tests.support.daemon import RunningGateway
+from tests.support.requests import create_session
 
 WriteScenario = Callable[..., str]
 

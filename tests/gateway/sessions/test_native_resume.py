@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.daemon import RunningGateway, gateway_config, run_gateway
-from tests.gateway.requests import create_session, expect_error, get_history, send_turn, wait_for_probes
-from tests.manual_clock import ManualClock
-from tests.programs import write_program
-from tests.waiting import wait_until
+from tests.support.daemon import RunningGateway, gateway_config, run_gateway
+from tests.support.manual_clock import ManualClock
+from tests.support.programs import write_program
+from tests.support.requests import create_session, expect_error, get_history, send_turn, wait_for_probes
+from tests.support.waiting import wait_until
 
 CLAUDE = """
 import json, os, sys

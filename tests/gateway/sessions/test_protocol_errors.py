@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
-from tests.gateway.requests import create_session, expect_error, send_turn, session_body
-from tests.waiting import wait_until
+from tests.support.daemon import KEY, RunningGateway, gateway_config, run_gateway
+from tests.support.requests import create_session, expect_error, send_turn, session_body
+from tests.support.waiting import wait_until
 
 AGENT = """
 import json, sys

@@ -18,10 +18,10 @@ from gateway.sessions import message_queue
 from gateway.sessions.message_queue import QueuedMessage
 from gateway.sessions.session import Session, Submission
 from gateway.sessions.settings import SessionSettings
-from tests.daemon import RunningGateway
-from tests.gateway.requests import create_session
 from tests.gateway.sessions.test_submit import create_waiting_session
-from tests.waiting import wait_until
+from tests.support.daemon import RunningGateway
+from tests.support.requests import create_session
+from tests.support.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 

@@ -83,7 +83,7 @@ from tests.gateway.sessions.machine.daemon import SETTINGS, Choices, OneDaemon, 
 from tests.gateway.sessions.machine.expectations import GATEWAYS_OWN, LogReader, Part, part_of
 from tests.gateway.sessions.machine.scripted import Behaviour, ScriptedAgent, ScriptedDriver
 from tests.gateway.sessions.machine.still_loop import StillLoop
-from tests.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 pytestmark = pytest.mark.sqlite_only
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from httpx_sse import ServerSentEvent
 
-from tests.daemon import RunningGateway, gateway_config, run_gateway
-from tests.gateway.requests import (
+from tests.support.daemon import RunningGateway, gateway_config, run_gateway
+from tests.support.manual_clock import ManualClock
+from tests.support.requests import (
     create_session,
     expect_error,
     get_history,
@@ -21,9 +22,8 @@ from tests.gateway.requests import (
     user_message,
     wait_until_idle,
 )
-from tests.manual_clock import ManualClock
 from tests.support.sse import arriving
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 REMEMBER = [{"remember": True}]

@@ -13,9 +13,9 @@ from drivers.contract.events import Error, SessionEnd
 from gateway.events.log_entries import TurnStart, decode
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.session import Submission
-from tests.daemon import RunningGateway
-from tests.gateway.requests import create_session
 from tests.gateway.sessions.test_submit import HELLO
+from tests.support.daemon import RunningGateway
+from tests.support.requests import create_session
 
 WriteScenario = Callable[..., str]
 

@@ -21,13 +21,13 @@ from gateway.runs.idempotency import IdempotencyKey
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions import live_agent
 from gateway.sessions.session import Session, Submission
-from tests.daemon import RunningGateway, gateway_config
-from tests.faulty_store import StoreFaults, run_faulty_gateway
 from tests.gateway.cli.test_acp import small_agent
-from tests.gateway.requests import create_session, expect_error, get_history, get_session, send_turn, user_message
 from tests.gateway.sessions.test_submit import ANSWER, CALL, HELLO, WEATHER, suspend
-from tests.manual_clock import ManualClock
-from tests.waiting import wait_until
+from tests.support.daemon import RunningGateway, gateway_config
+from tests.support.faulty_store import StoreFaults, run_faulty_gateway
+from tests.support.manual_clock import ManualClock
+from tests.support.requests import create_session, expect_error, get_history, get_session, send_turn, user_message
+from tests.support.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 FaultyGateway = tuple[RunningGateway, StoreFaults]

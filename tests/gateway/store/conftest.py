@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from gateway.store.backend import Backend
-from tests.stores import KINDS, recorded_commits
+from tests.support.stores import KINDS, recorded_commits
 
 
 @pytest.fixture(autouse=True)

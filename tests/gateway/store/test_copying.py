@@ -22,12 +22,12 @@ from gateway.store.database import Database
 from gateway.store.schema import found_tables
 from gateway.store.sql import Connection, Parameters
 from gateway.store.sqlite import sqlite_url
-from tests.daemon import gateway_config, run_gateway
-from tests.gateway.requests import create_session
-from tests.gateway.stored_messages import message_bodies
-from tests.postgresql import server
-from tests.stores import KINDS, before_commits, connected
-from tests.waiting import wait_until
+from tests.support.daemon import gateway_config, run_gateway
+from tests.support.postgresql import server
+from tests.support.requests import create_session
+from tests.support.stored_messages import message_bodies
+from tests.support.stores import KINDS, before_commits, connected
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.one_store
 OF_DATABASE = "database = (SELECT oid FROM pg_database WHERE datname = current_database())"

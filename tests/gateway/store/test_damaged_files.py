@@ -18,10 +18,10 @@ from gateway.errors import ConfigError
 from gateway.security.redaction import Redactor
 from gateway.store import MessageRow, SessionRecord, Store
 from gateway.store.sqlite import sqlite_url
-from tests.daemon import Daemon, gateway_config, run_gateway
-from tests.gateway.portico_command import PorticoCommand
-from tests.gateway.requests import create_session
-from tests.gateway.stored_messages import message_bodies
+from tests.support.daemon import Daemon, gateway_config, run_gateway
+from tests.support.portico_command import PorticoCommand
+from tests.support.requests import create_session
+from tests.support.stored_messages import message_bodies
 
 pytestmark = pytest.mark.sqlite_only
 MESSAGES = 20

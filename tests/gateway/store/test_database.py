@@ -24,9 +24,9 @@ from gateway.store.events import insert_events
 from gateway.store.sql import Connection
 from gateway.store.sqlite import RELEASED_PAGES, SqliteBackend, checkpoint, release_pages, surplus_pages
 from gateway.store.transactions import READERS
-from tests.gateway.stored_messages import message_bodies
-from tests.stores import before_commits, kind, sql, store_url
-from tests.waiting import wait_until
+from tests.support.stored_messages import message_bodies
+from tests.support.stores import before_commits, kind, sql, store_url
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ import pytest
 
 from gateway.store import EventRow, IntegrityError, MessageRow, RunRecord, SessionRecord, Store
 from gateway.store.deletion import PART_BYTES, PART_ROWS
-from tests.gateway.stored_messages import delete_session
-from tests.stores import recorded_commits, sql, store_url
+from tests.support.stored_messages import delete_session
+from tests.support.stores import recorded_commits, sql, store_url
 
 EXPIRED = 5 * PART_ROWS
 DELETIONS: dict[str, Callable[[Store], Awaitable[None]]] = {

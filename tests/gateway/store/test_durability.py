@@ -15,11 +15,11 @@ import pytest
 from gateway.config import parse
 from gateway.errors import ConfigError
 from gateway.events.event_log import RETRY, STOP_TIMEOUT, STORE_TIMEOUT
-from tests.daemon import gateway_config, run_gateway
-from tests.faulty_store import run_faulty_gateway
-from tests.gateway.requests import create_session, execute, session_body, user_message, wait_until_idle
-from tests.manual_clock import ManualClock
-from tests.waiting import wait_until
+from tests.support.daemon import gateway_config, run_gateway
+from tests.support.faulty_store import run_faulty_gateway
+from tests.support.manual_clock import ManualClock
+from tests.support.requests import create_session, execute, session_body, user_message, wait_until_idle
+from tests.support.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 pytestmark = pytest.mark.sqlite_only

@@ -17,7 +17,7 @@ from gateway.store import EventRow, Store
 from gateway.store.events import READ_BYTES
 from gateway.store.sql import Connection
 from gateway.store.transactions import READERS
-from tests.stores import store_url
+from tests.support.stores import store_url
 
 ROWS = 3000
 

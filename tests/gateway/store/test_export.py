@@ -15,9 +15,9 @@ from gateway.errors import ConfigError
 from gateway.store import EventRow, MessageRow, RunRecord, SessionRecord, Store, schema
 from gateway.store.export import ROWS, export_store
 from gateway.store.sqlite import sqlite_url
-from tests import stores
-from tests.earlier_store import MESSAGE, NUMBER, create_earlier_store, write_and_kill
 from tests.gateway.store.test_versions import content
+from tests.support import stores
+from tests.support.earlier_store import MESSAGE, NUMBER, create_earlier_store, write_and_kill
 
 
 async def exported(url: str) -> dict[str, list[dict[str, Any]]]:

@@ -13,7 +13,7 @@ from gateway.store import EventRow, RunRecord, SessionRecord, Store
 from gateway.store.leases import Lease
 from gateway.store.nodes import NodeReport
 from tests.gateway.store.expiry import expire
-from tests.stores import store_url
+from tests.support.stores import store_url
 
 
 @pytest.fixture

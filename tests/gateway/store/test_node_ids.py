@@ -12,7 +12,7 @@ from gateway.store import Store, node_ids
 from gateway.store.backend import NodeIdTaken
 from gateway.store.node_ids import NodeRuns
 from gateway.store.nodes import NodeReport
-from tests.postgresql import server
+from tests.support.postgresql import server
 
 pytestmark = pytest.mark.one_store
 

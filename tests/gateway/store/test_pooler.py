@@ -15,10 +15,10 @@ from gateway.store.backend import NodeIdTaken
 from gateway.store.node_ids import NodeRuns
 from gateway.store.nodes import NodeReport
 from gateway.store.postgresql import _DAEMON_LOCK
-from tests import pgbouncer, postgresql
-from tests.daemon import RunningGateway
 from tests.gateway.nodes.two_nodes import run_node
-from tests.gateway.requests import create_session, send_turn, user_message
+from tests.support import pgbouncer, postgresql
+from tests.support.daemon import RunningGateway
+from tests.support.requests import create_session, send_turn, user_message
 
 pytestmark = pytest.mark.one_store
 

@@ -31,12 +31,12 @@ from gateway.store import (
 )
 from gateway.store.database import Database
 from gateway.store.sql import Connection
-from tests.daemon import gateway_config, run_gateway
-from tests.gateway.requests import create_session, session_body
-from tests.gateway.stored_messages import message_bodies
-from tests.postgresql import PASSWORD, PostgresqlServer, server, start_own_server
-from tests.postgresql_proxy import Proxy
-from tests.waiting import wait_until
+from tests.support.daemon import gateway_config, run_gateway
+from tests.support.postgresql import PASSWORD, PostgresqlServer, server, start_own_server
+from tests.support.postgresql_proxy import Proxy
+from tests.support.requests import create_session, session_body
+from tests.support.stored_messages import message_bodies
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.one_store
 

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.store import KeyRecord, QueuedRow, RunRecord, SessionRecord, SettingsRecord, Store
 from gateway.store.idempotency_keys import KeyStored
-from tests.stores import store_url
+from tests.support.stores import store_url
 
 
 @pytest.fixture

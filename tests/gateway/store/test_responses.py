@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.store import ConversationRecord, ResponseRecord, SessionRecord, Store
-from tests.stores import store_url
+from tests.support.stores import store_url
 
 FIRST = ResponseRecord("resp_1", "s", 1, 10.0, {"model": "echo"}, conversation_id="conv_1")
 

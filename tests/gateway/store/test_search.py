@@ -20,9 +20,9 @@ from gateway.sessions.search import Found, SessionSearch
 from gateway.store import EventRow, MessageRow, RunRecord, SessionRecord, Store, search_index
 from gateway.store.sqlite import sqlite_url
 from gateway.store.words import LONGEST_WORD, MOST_CHARACTERS, words_in, words_of
-from tests import stores
-from tests.postgresql import server
-from tests.stores import store_url
+from tests.support import stores
+from tests.support.postgresql import server
+from tests.support.stores import store_url
 
 CALLERS = (ADMINISTRATOR, Caller("ann", False), Caller("bob", False), Caller(None, False))
 SPACED = """

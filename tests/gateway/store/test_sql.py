@@ -13,7 +13,7 @@ import pytest
 from gateway.store import Store, schema
 from gateway.store.rows import AuditRecord
 from gateway.store.sql import Connection, assignments, columns, equals, insert, like
-from tests.stores import connected, store_url
+from tests.support.stores import connected, store_url
 
 INSERT = insert("things", ("number", "id", "text", "by"))
 

@@ -14,9 +14,9 @@ import pytest
 
 from gateway.store import EventRow, KeyRecord, MessageRow, RunRecord, SessionRecord, Store
 from gateway.store.sql import NONE, Connection
-from tests.daemon import Daemon
-from tests.gateway.stored_messages import delete_session, message_bodies
-from tests.stores import sql, store_url
+from tests.support.daemon import Daemon
+from tests.support.stored_messages import delete_session, message_bodies
+from tests.support.stores import sql, store_url
 
 
 @pytest.fixture

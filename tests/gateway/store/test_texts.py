@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.store import AuditFilter, AuditRecord, SessionRecord, Store
 from gateway.store.postgresql_texts import escaped, unescaped
-from tests.stores import store_url
+from tests.support.stores import store_url
 
 TEXTS = ("NUL \0 in it", "\0", "\ufdd0", "\ufdd00 and \ufdd01", "", " ", "%s %(x)s %%", "back\\slash 'quote' \"", "🙂\U0010ffff")
 

@@ -17,8 +17,8 @@ from gateway.store import SessionRecord, Store, schema
 from gateway.store.copying import copy_store
 from gateway.store.sql import Connection
 from gateway.store.sqlite import sqlite_url
-from tests import stores
-from tests.earlier_store import NUMBER, create_earlier_store, write_and_kill
+from tests.support import stores
+from tests.support.earlier_store import NUMBER, create_earlier_store, write_and_kill
 
 
 def content(folder: Path) -> Any:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gateway.store import SessionRecord, Store, WorktreeRecord
-from tests.stores import store_url
+from tests.support.stores import store_url
 
 FIRST = WorktreeRecord("sess_a", None, "claude", "/p/.git", "", "/data/p-a", "portico/a", "main", "0" * 40, 1.5)
 SECOND = replace(FIRST, session_id="sess_b", owner="phone", base_branch=None, path="/data/ä-b", created_at=2.5, ready=True)

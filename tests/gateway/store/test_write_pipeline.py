@@ -15,9 +15,9 @@ from gateway.store.events import insert_events
 from gateway.store.idempotency_keys import insert_key
 from gateway.store.rows import KeyRecord
 from gateway.store.sql import Connection, insert
-from tests import stores
-from tests.postgresql import server
-from tests.postgresql_proxy import Proxy, port_of
+from tests.support import stores
+from tests.support.postgresql import server
+from tests.support.postgresql_proxy import Proxy, port_of
 
 KEY = KeyRecord(key="key", digest="digest", log_id="log", first_seq=1)
 INSERT = insert("events", ("log_id", "first", "last", "body"))

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from drivers.runtime.clock import SYSTEM_CLOCK
-from tests.daemon import RunningGateway, run_gateway
 from tests.gateway.worktrees.repositories import make_repository, worktree_config
+from tests.support.daemon import RunningGateway, run_gateway
 
 
 @pytest.fixture

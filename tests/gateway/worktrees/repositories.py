@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from tests.daemon import gateway_config
+from tests.support.daemon import gateway_config
 
 BASE = "/aap/v3"
 SCENARIO = {

@@ -21,7 +21,6 @@ from drivers.runtime.confined_program import Ended, NoPlace, Places, Program, ru
 from drivers.runtime.sandbox import unavailable
 from gateway.worktrees import confinement
 from gateway.worktrees.git import _FIXED, CHECKOUT_SECONDS
-from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.worktrees.repositories import (
     BASE,
     commit_file,
@@ -34,7 +33,8 @@ from tests.gateway.worktrees.repositories import (
     turn,
     worktree_config,
 )
-from tests.manual_clock import ManualClock
+from tests.support.daemon import RunningGateway, gateway_config, run_gateway
+from tests.support.manual_clock import ManualClock
 
 pytestmark = [
     pytest.mark.usefixtures("home"),

@@ -18,8 +18,8 @@ from drivers.runtime.confined_program import Places
 from gateway.errors import AgentProblem
 from gateway.worktrees.confinement import Confinement
 from gateway.worktrees.git import Git, GitFailed
-from tests.manual_clock import ManualClock
-from tests.waiting import wait_until
+from tests.support.manual_clock import ManualClock
+from tests.support.waiting import wait_until
 
 MIB = 1024 * 1024
 

@@ -11,7 +11,6 @@ import httpx
 import pytest
 
 from gateway.worktrees.git import MERGE_SECONDS
-from tests.daemon import RunningGateway
 from tests.gateway.worktrees.repositories import (
     BASE,
     commit_file,
@@ -22,8 +21,9 @@ from tests.gateway.worktrees.repositories import (
     state_of,
     turn,
 )
-from tests.manual_clock import ManualClock
-from tests.waiting import wait_until
+from tests.support.daemon import RunningGateway
+from tests.support.manual_clock import ManualClock
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("home")
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.daemon import run_gateway
 from tests.gateway.worktrees.repositories import (
     BASE,
     commit_file,
@@ -20,6 +19,7 @@ from tests.gateway.worktrees.repositories import (
     turn,
     worktree_config,
 )
+from tests.support.daemon import run_gateway
 
 pytestmark = pytest.mark.usefixtures("home")
 

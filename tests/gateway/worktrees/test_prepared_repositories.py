@@ -31,7 +31,7 @@ from tests.gateway.worktrees.repositories import (
     turn,
     with_author,
 )
-from tests.swapped_folders import swapped
+from tests.support.swapped_folders import swapped
 
 NOBODY = 65534
 

@@ -13,7 +13,6 @@ import pytest
 from gateway.store import Store
 from gateway.store.sqlite import sqlite_url
 from tests.conftest import write_config
-from tests.daemon import Daemon, http_client, run_gateway
 from tests.gateway.worktrees.repositories import (
     BASE,
     commit_file,
@@ -25,7 +24,8 @@ from tests.gateway.worktrees.repositories import (
     turn,
     worktree_config,
 )
-from tests.waiting import wait_until
+from tests.support.daemon import Daemon, http_client, run_gateway
+from tests.support.waiting import wait_until
 
 
 def left_in(repository: Path) -> tuple[int, str]:

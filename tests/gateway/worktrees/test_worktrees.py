@@ -12,7 +12,6 @@ import httpx
 import pytest
 
 from drivers.runtime.sandbox import unavailable
-from tests.daemon import RunningGateway, run_gateway
 from tests.gateway.worktrees.repositories import (
     BASE,
     commit_file,
@@ -26,8 +25,9 @@ from tests.gateway.worktrees.repositories import (
     with_author,
     worktree_config,
 )
-from tests.named_keys import add_key
-from tests.waiting import wait_until
+from tests.support.daemon import RunningGateway, run_gateway
+from tests.support.named_keys import add_key
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.conftest import write_config
-from tests.daemon import gateway_config
 from tests.real.clis import CLIS, ROOT, require
+from tests.support.daemon import gateway_config
 
 PACKAGES = CLIS / "acp-client" / "node_modules"
 STEPS = [

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.daemon import KEY, RunningGateway, run_gateway
 from tests.model_server.scenarios import Text, text_step
 from tests.real.acp.clients import editor_on
 from tests.real.tool_bench import Bench, bash
+from tests.support.daemon import KEY, RunningGateway, run_gateway
 
 
 @pytest.fixture

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from drivers.runtime.sandbox import unavailable
-from tests.daemon import RunningGateway, run_gateway
 from tests.gateway.protocols.acp.client import Client, connect
 from tests.model_server.scenarios import ToolUse
 from tests.real.processes import processes_of
 from tests.real.test_claude_tools_permission import hook
 from tests.real.tool_bench import Bench, bash, result
+from tests.support.daemon import RunningGateway, run_gateway
 
 Json = dict[str, Any]
 

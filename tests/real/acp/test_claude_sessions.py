@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import KEY, RunningGateway
 from tests.gateway.protocols.acp.client import Client, prompt
 from tests.gateway.protocols.acp.requirements import load
 from tests.gateway.protocols.acp.transports import on_websocket
-from tests.gateway.requests import create_session, get_history, get_session, send_turn, wait_until_idle
 from tests.model_server.serving import ModelServer
 from tests.real.acp.mirror import mirror
+from tests.support.daemon import KEY, RunningGateway
+from tests.support.requests import create_session, get_history, get_session, send_turn, wait_until_idle
 
 Connect = Callable[[], Awaitable[Client]]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from gateway.security.authentication import ADMINISTRATOR
-from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
 from tests.real.acp.clients import Editor, RequestFailed, editor_on
+from tests.support.daemon import KEY, RunningGateway, gateway_config, run_gateway
 
 WriteScenario = Callable[..., str]
 Connect = Callable[..., AbstractAsyncContextManager[Editor]]

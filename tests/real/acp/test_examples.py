@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import write_config
-from tests.daemon import KEY, Daemon, gateway_config
 from tests.real.acp.programs import PACKAGES, installed, node, run_program
+from tests.support.daemon import KEY, Daemon, gateway_config
 
 EXAMPLES = Path(__file__).with_name("examples")
 # The examples connect to localhost:8000/acp, without a key.

@@ -24,7 +24,7 @@ from tests.model_server.serving import ModelServer
 from tests.real.acp.stdio_agent import RequestFailed, StdioAgent, agent_on_stdio
 from tests.real.clis import BIN, CLIS, ROOT, require
 from tests.real.editor import SERVER
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 Json = dict[str, Any]
 Side = Literal["vendor", "portico"]

@@ -20,14 +20,14 @@ from drivers.acp.codec import AcpCodec
 from drivers.acp.driver import AcpDriver
 from drivers.contract.agent_specs import SessionSpec
 from drivers.contract.codec import Launch
-from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.model_server.chat_completions import model_server
 from tests.model_server.serving import ModelServer
 from tests.real.agents.programs import AGENTS, BIN, NOWHERE, RealAgent, program
 from tests.real.agents.table import columns
 from tests.real.gemini import AapSession, text_of
 from tests.real.processes import processes_of, tear_down
-from tests.waiting import wait_until
+from tests.support.daemon import RunningGateway, gateway_config, run_gateway
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -12,10 +12,10 @@ import pytest
 
 from drivers.runtime.sandbox import unavailable
 from tests.conftest import write_config
-from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
 from tests.model_server.openai import OpenAIServer, model_server
 from tests.real.clis import BIN, require
 from tests.real.processes import tear_down
+from tests.support.daemon import Daemon, RunningGateway, gateway_config, run_gateway
 
 needs_sandbox = pytest.mark.skipif(unavailable() is not None, reason=f"no sandbox here: {unavailable()}")
 DUMMY_KEY = "sk-dummy-0123456789abcdef"

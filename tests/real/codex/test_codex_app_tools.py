@@ -6,14 +6,14 @@ import pytest
 
 from drivers.codex.app_tools import OWN_NAMES, names_for_cli
 from gateway.security.authentication import ADMINISTRATOR
-from tests.daemon import RunningGateway
 from tests.model_server.openai import OpenAIServer
 from tests.real.codex.aap_client import WEATHER, calls_of, create_session, deny, grant, outputs, result, results_of, text_of, user
 from tests.real.codex.conftest import Home
 from tests.real.codex.test_codex_turns import PIXEL
 from tests.real.own_tool_names import answer_with_own_names
 from tests.real.processes import cli_of
-from tests.waiting import wait_until
+from tests.support.daemon import RunningGateway
+from tests.support.waiting import wait_until
 
 
 async def test_a_call_of_the_clients_tool(portico: RunningGateway, model: OpenAIServer) -> None:

@@ -6,11 +6,11 @@ import asyncio
 import time
 from typing import Any
 
-from tests.daemon import RunningGateway
 from tests.model_server.openai import OpenAIServer
 from tests.real.codex.aap_client import AapSession, create_session, user
 from tests.real.codex.conftest import Home
 from tests.real.processes import cli_of, running_process, wait_for_exit
+from tests.support.daemon import RunningGateway
 
 
 def post(aap: AapSession, text: str, **fields: Any) -> asyncio.Task[Any]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.container_runtimes import put_into
 from tests.real.clis import CLIS
 from tests.real.codex.aap_client import calls_of, create_session, grant, result, results_of, text_of
 from tests.real.codex.conftest import Home
 from tests.real.codex.test_codex_app_tools import WEATHER
 from tests.real.processes import processes_of, running_process, wait_for_exit
+from tests.support.container_runtimes import put_into
 
 RUNTIMES = pytest.mark.parametrize("runtime", ["bwrap", "podman"])
 SLEEPER = "python3 -c 'import time; time.sleep(97)'"

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import RunningGateway
 from tests.gateway.protocols.acp.client import Client, connect
 from tests.model_server.openai import OpenAIServer
 from tests.real.codex.conftest import Home, needs_sandbox
+from tests.support.daemon import RunningGateway
 
 SETTINGS = """
 [sandbox_workspace_write]

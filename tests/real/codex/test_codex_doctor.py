@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 from tests.conftest import write_config
-from tests.gateway.doctor_report import doctor
 from tests.real.codex.conftest import DUMMY_KEY, Home
 from tests.real.processes import processes_of
+from tests.support.doctor_report import doctor
 
 
 async def test_a_task_of_codex(home: Home) -> None:

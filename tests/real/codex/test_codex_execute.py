@@ -6,13 +6,13 @@ import time
 
 import pytest
 
-from tests.daemon import RunningGateway
 from tests.model_server.openai import OpenAIServer
 from tests.real.aap_client import of_kind
 from tests.real.codex.aap_client import execute, message_texts
 from tests.real.codex.conftest import DUMMY_KEY, Home
 from tests.real.processes import arguments, cli_of
-from tests.waiting import wait_until
+from tests.support.daemon import RunningGateway
+from tests.support.waiting import wait_until
 
 PLAIN = "Hello from the model, this is plain text."
 

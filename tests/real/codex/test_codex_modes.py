@@ -20,7 +20,7 @@ from tests.real.codex.conftest import Home, needs_sandbox
 from tests.real.codex.test_codex_servers import CALLS
 from tests.real.editor import SERVER
 from tests.real.processes import clis_of
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 Json = dict[str, Any]
 

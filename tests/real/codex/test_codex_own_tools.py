@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.daemon import RunningGateway
 from tests.model_server.openai import OpenAIServer
 from tests.real.codex.aap_client import calls_of, create_session, deny, grant, message_texts, outputs, results_of, text_of
 from tests.real.codex.conftest import Home
 from tests.real.processes import processes_of
+from tests.support.daemon import RunningGateway
 
 ASK = {"shell": False, "apply_patch": False}
 TRUST = {"shell": True, "apply_patch": True}

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import RunningGateway
 from tests.real.codex.aap_client import AapSession, calls_of, create_session, deny, grant, results_of, user
 from tests.real.codex.conftest import Home, needs_sandbox
-from tests.swapped_folders import swapped
+from tests.support.daemon import RunningGateway
+from tests.support.swapped_folders import swapped
 
 PATCHES = 16
 """Patches of a race. Without a sandbox of the kernel 13 of 32 accepted patches were written outside (codex 0.169.0)."""

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.daemon import RunningGateway
 from tests.model_server.openai import OpenAIServer
 from tests.real.codex.aap_client import calls_of, create_session, grant, message_texts, results_of
 from tests.real.codex.conftest import Home
+from tests.support.daemon import RunningGateway
 
 RULES = [
     {"tool": "shell", "when": {"command": "touch allowed*"}, "decide": "allow"},

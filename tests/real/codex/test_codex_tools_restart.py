@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from gateway.security.authentication import ADMINISTRATOR
-from tests.daemon import RunningGateway
 from tests.model_server.openai import OpenAIServer
 from tests.real.codex.aap_client import (
     WEATHER,
@@ -19,7 +18,8 @@ from tests.real.codex.aap_client import (
 )
 from tests.real.codex.conftest import Home
 from tests.real.processes import cli_of, wait_for_exit
-from tests.waiting import wait_until
+from tests.support.daemon import RunningGateway
+from tests.support.waiting import wait_until
 
 ASK = {"shell": False, "apply_patch": False}
 

@@ -10,12 +10,12 @@ import pytest
 from drivers.contract.messages import UserMessage
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.session import Submission
-from tests.daemon import RunningGateway
 from tests.model_server.openai import OpenAIServer
 from tests.real.codex.aap_client import create_session, user
 from tests.real.codex.conftest import Home
 from tests.real.processes import cli_of, running_process, wait_for_exit
-from tests.waiting import wait_until
+from tests.support.daemon import RunningGateway
+from tests.support.waiting import wait_until
 
 PLAIN = "Hello from the model, this is plain text."
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from gateway.security.authentication import ADMINISTRATOR
-from tests.daemon import RunningGateway
 from tests.model_server.openai import OpenAIServer
 from tests.real.aap_client import frames_of, joined, text_of, user
 from tests.real.codex.aap_client import create_session, message_texts
 from tests.real.codex.conftest import Home
 from tests.real.processes import arguments, cli_of
-from tests.waiting import wait_until
+from tests.support.daemon import RunningGateway
+from tests.support.waiting import wait_until
 
 PLAIN = "Hello from the model, this is plain text."
 THOUGHT, ANSWER = "Let me think about this carefully.", "The answer is 42."

@@ -15,11 +15,11 @@ from tests.console.checked_pages import Windows
 from tests.console.console_daemon import SESSIONS
 from tests.console.session_rows import choose as choose_action
 from tests.console.session_rows import row, until
-from tests.daemon import KEY
 from tests.real.console.conftest import Real
 from tests.real.console_windows import ANSWER_MS, WIDE, begin_in, choose, expect_answer, send
 from tests.real.editor import editor_with
 from tests.real.models import message_texts
+from tests.support.daemon import KEY
 
 
 def curl(url: str, body: dict[str, Any]) -> str:

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.daemon import KEY
 from tests.real.acp.programs import node, run_program
 from tests.real.clis import CLIS, require
+from tests.support.daemon import KEY
 
 FOLDER = CLIS / "model-apis"
 HERE = Path(__file__).parent

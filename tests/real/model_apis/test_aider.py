@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon import KEY, RunningGateway
 from tests.real.acp.programs import run_program
 from tests.real.clis import CLIS, require
 from tests.real.models import Model, message_texts
+from tests.support.daemon import KEY, RunningGateway
 
 FOLDER = CLIS / "aider"
 ANSWER = "a.txt\n```\nHello\n```\n"

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from gateway.sessions.session import Session
-from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
-from tests.gateway.requests import get_history
 from tests.real.acp.programs import run_program
 from tests.real.conftest import Home
 from tests.real.model_apis.clients import run_node, run_python
 from tests.real.models import Model
 from tests.real.processes import cli_of
-from tests.waiting import wait_until
+from tests.support.daemon import KEY, RunningGateway, gateway_config, run_gateway
+from tests.support.requests import get_history
+from tests.support.waiting import wait_until
 
 CALL = {"app_tool": {"id": "toolu_sky", "name": "get_weather", "input": {"location": "Rome"}}}
 FAILURE = {"stop": {"reason": "error", "message": "the model is down"}}

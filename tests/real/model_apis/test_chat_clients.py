@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from gateway.security.authentication import ADMINISTRATOR
-from tests.daemon import RunningGateway, gateway_config, run_gateway
-from tests.gateway.requests import get_history
 from tests.real.conftest import Home
 from tests.real.model_apis.clients import run_node, run_python
 from tests.real.processes import cli_of
-from tests.waiting import wait_until
+from tests.support.daemon import RunningGateway, gateway_config, run_gateway
+from tests.support.requests import get_history
+from tests.support.waiting import wait_until
 
 TURNS = [
     {

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
 from tests.real.acp.programs import run_program
 from tests.real.clis import BIN, require
+from tests.support.daemon import KEY, RunningGateway, gateway_config, run_gateway
 
 COMMAND = {"app_tool": {"id": "c1", "name": "exec_command", "input": {"cmd": "echo from-$((40 + 2)) > made.txt; cat made.txt"}}}
 TURNS: list[Any] = [

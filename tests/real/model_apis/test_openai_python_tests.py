@@ -13,10 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from gateway.store import ConversationRecord
-from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.real.acp.programs import run_program
 from tests.real.clis import require
 from tests.real.model_apis.clients import FOLDER
+from tests.support.daemon import RunningGateway, gateway_config, run_gateway
 
 SOURCES = FOLDER / "openai-python"
 KEY = "My API Key"

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.real.conftest import Home
 from tests.real.model_apis.clients import run_node, run_python
 from tests.real.processes import cli_of
+from tests.support.daemon import RunningGateway, gateway_config, run_gateway
 
 USAGE = {"usage": {"input_tokens": 20, "cache_read": 100, "output_tokens": 18}}
 CALL = {"app_tool": {"id": "sky", "name": "weather", "input": {"city": "Rome"}}}

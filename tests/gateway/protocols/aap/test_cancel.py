@@ -13,9 +13,9 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.daemon import RunningGateway, gateway_config, run_gateway
-from tests.gateway.event_streams import follow_events, read_until
-from tests.gateway.requests import (
+from tests.support.daemon import RunningGateway, gateway_config, run_gateway
+from tests.support.event_streams import follow_events, read_until
+from tests.support.requests import (
     create_session,
     expect_error,
     get_history,
@@ -28,7 +28,7 @@ from tests.gateway.requests import (
     wait_until_idle,
 )
 from tests.support.sse import parse_events
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("also_in_a_cluster")
 WriteScenario = Callable[..., str]

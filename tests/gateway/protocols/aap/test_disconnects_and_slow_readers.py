@@ -10,10 +10,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.daemon import KEY, Daemon
-from tests.gateway.aap_client import AapClient
-from tests.gateway.requests import agent_processes, create_session, user_message
-from tests.waiting import wait_until
+from tests.support.aap_client import AapClient
+from tests.support.daemon import KEY, Daemon
+from tests.support.requests import agent_processes, create_session, user_message
+from tests.support.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 TEXT = "".join(f"event {n} " for n in range(5000))

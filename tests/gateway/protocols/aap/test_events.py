@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import write_config
-from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
-from tests.gateway.event_streams import follow_events, read_until, replay_events
-from tests.gateway.requests import (
+from tests.support.daemon import Daemon, RunningGateway, gateway_config, run_gateway
+from tests.support.event_streams import follow_events, read_until, replay_events
+from tests.support.manual_clock import ManualClock
+from tests.support.requests import (
     create_session,
     expect_error,
     get_session,
@@ -23,9 +24,8 @@ from tests.gateway.requests import (
     user_message,
     wait_until_idle,
 )
-from tests.manual_clock import ManualClock
 from tests.support.sse import NumberedEvent, parse_events
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 LONG = [

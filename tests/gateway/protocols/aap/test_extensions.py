@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.daemon import RunningGateway
-from tests.gateway.event_streams import replay_events
-from tests.gateway.requests import create_session, user_message
+from tests.support.daemon import RunningGateway
+from tests.support.event_streams import replay_events
+from tests.support.requests import create_session, user_message
 from tests.support.sse import parse_events
 
 KEYED = {"Idempotency-Key": "job-1"}

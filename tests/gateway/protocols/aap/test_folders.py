@@ -12,11 +12,11 @@ import pytest
 
 from gateway.agents import folder_files
 from gateway.agents.folder_files import FolderFiles
-from tests.cluster import placement
-from tests.daemon import KEY, RunningGateway, gateway_config, http_client, run_gateway
 from tests.gateway.protocols.aap.test_session_updates import SESSIONS, WriteScenario, create, turn
-from tests.gateway.requests import expect_error, user_message
-from tests.named_keys import add_key
+from tests.support.cluster import placement
+from tests.support.daemon import KEY, RunningGateway, gateway_config, http_client, run_gateway
+from tests.support.named_keys import add_key
+from tests.support.requests import expect_error, user_message
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.daemon import KEY, RunningGateway
-from tests.gateway.requests import get_history, session_body, wait_until_idle
-from tests.waiting import wait_until
+from tests.support.daemon import KEY, RunningGateway
+from tests.support.requests import get_history, session_body, wait_until_idle
+from tests.support.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 

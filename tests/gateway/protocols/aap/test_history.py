@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import RunningGateway
-from tests.gateway.aap_client import AapClient
-from tests.gateway.requests import expect_error, session_body, user_message, with_extensions
+from tests.support.aap_client import AapClient
+from tests.support.daemon import RunningGateway
+from tests.support.requests import expect_error, session_body, user_message, with_extensions
 
 pytestmark = pytest.mark.usefixtures("each_store")
 

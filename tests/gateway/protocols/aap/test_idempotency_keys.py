@@ -11,12 +11,12 @@ import httpx
 import pytest
 
 from tests.conftest import write_config
-from tests.daemon import Daemon, RunningGateway, gateway_config
-from tests.gateway.requests import create_session, expect_error, get_history, session_body, user_message, wait_until_idle
-from tests.named_keys import add_key
-from tests.stores import content as stored_content
+from tests.support.daemon import Daemon, RunningGateway, gateway_config
+from tests.support.named_keys import add_key
+from tests.support.requests import create_session, expect_error, get_history, session_body, user_message, wait_until_idle
 from tests.support.sse import parse_events
-from tests.waiting import wait_until
+from tests.support.stores import content as stored_content
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("each_store")
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import RunningGateway, gateway_config, run_gateway
-from tests.gateway.aap_client import AapClient
-from tests.gateway.requests import create_session, expect_error, get_history, session_body, user_message
+from tests.support.aap_client import AapClient
+from tests.support.daemon import RunningGateway, gateway_config, run_gateway
+from tests.support.requests import create_session, expect_error, get_history, session_body, user_message
 
 JSON = {"Content-Type": "application/json"}
 SECRET = "s3cret-value"

@@ -10,12 +10,12 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.daemon import Daemon, RunningGateway
 from tests.gateway.protocols.aap.test_when_busy import busy as busy
 from tests.gateway.protocols.aap.test_when_busy import post
 from tests.gateway.protocols.aap.test_when_busy import release as release
-from tests.gateway.requests import create_session, expect_error, get_history, get_session, send_turn, user_message
-from tests.waiting import wait_until
+from tests.support.daemon import Daemon, RunningGateway
+from tests.support.requests import create_session, expect_error, get_history, get_session, send_turn, user_message
+from tests.support.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 

@@ -12,8 +12,8 @@ from drivers.contract.driver_info import Option, Probe
 from gateway.agents.configured_agents import Agents
 from gateway.config import parse
 from gateway.security.authentication import ADMINISTRATOR
-from tests.daemon import RunningGateway, gateway_config, run_gateway
-from tests.gateway.requests import expect_error, session_body
+from tests.support.daemon import RunningGateway, gateway_config, run_gateway
+from tests.support.requests import expect_error, session_body
 
 EMPTY = {"type": "object", "maxProperties": 0}
 TEXT = {"type": "string"}

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import RunningGateway
-from tests.gateway.aap_client import AapClient
-from tests.gateway.requests import expect_error
+from tests.support.aap_client import AapClient
+from tests.support.daemon import RunningGateway
+from tests.support.requests import expect_error
 from tests.support.sse import parse_frames
 
 OWN = [

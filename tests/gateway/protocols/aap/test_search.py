@@ -10,11 +10,11 @@ import httpx
 import pytest
 
 from gateway.store import search_index
-from tests.daemon import Daemon, RunningGateway, gateway_config, http_client, run_gateway
 from tests.gateway.protocols.aap.test_session_changes import rename
 from tests.gateway.protocols.aap.test_session_updates import SESSIONS, create, turn
-from tests.gateway.requests import expect_error, user_message
-from tests.named_keys import add_key
+from tests.support.daemon import Daemon, RunningGateway, gateway_config, http_client, run_gateway
+from tests.support.named_keys import add_key
+from tests.support.requests import expect_error, user_message
 
 pytestmark = pytest.mark.usefixtures("each_store")
 

@@ -15,11 +15,11 @@ import pytest
 from gateway.protocols.acp.session_info import SessionInfoUpdates
 from gateway.store import MessageRow, RunRecord, SessionRecord
 from tests.conftest import write_config
-from tests.daemon import KEY, Daemon, RunningGateway, gateway_config, run_gateway
 from tests.gateway.protocols.aap.test_session_updates import GRANT, NOTE, SESSIONS, create, info, turn, until, updates
 from tests.gateway.protocols.acp.transports import on_websocket
-from tests.gateway.requests import expect_error, user_message
-from tests.named_keys import add_key
+from tests.support.daemon import KEY, Daemon, RunningGateway, gateway_config, run_gateway
+from tests.support.named_keys import add_key
+from tests.support.requests import expect_error, user_message
 
 WriteScenario = Callable[..., str]
 

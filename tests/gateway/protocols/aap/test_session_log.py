@@ -15,9 +15,9 @@ from httpx_sse import aconnect_sse
 
 from gateway.events.log_pages import MAX_PAGE_BYTES
 from gateway.store import EventRow, SessionRecord
-from tests.daemon import Daemon, RunningGateway
-from tests.gateway.requests import create_session, expect_error, send_turn, user_message
-from tests.named_keys import add_key
+from tests.support.daemon import Daemon, RunningGateway
+from tests.support.named_keys import add_key
+from tests.support.requests import create_session, expect_error, send_turn, user_message
 
 TOOLS = [
     {"thinking": "Let me see."},

@@ -13,13 +13,13 @@ import httpx
 from httpx_sse import aconnect_sse
 
 from gateway.protocols.aap.session_updates import INTERVAL
-from tests.cluster import placement
 from tests.conftest import write_config
-from tests.daemon import Daemon, RunningGateway, gateway_config, http_client, run_gateway
-from tests.gateway.requests import user_message
-from tests.manual_clock import ManualClock
-from tests.named_keys import add_key
-from tests.waiting import wait_until
+from tests.support.cluster import placement
+from tests.support.daemon import Daemon, RunningGateway, gateway_config, http_client, run_gateway
+from tests.support.manual_clock import ManualClock
+from tests.support.named_keys import add_key
+from tests.support.requests import user_message
+from tests.support.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 Update = tuple[str, dict[str, Any]]

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from gateway.store import SessionRecord
-from tests import cluster
-from tests.daemon import RunningGateway
-from tests.gateway.aap_client import AapClient
-from tests.gateway.requests import expect_error, is_alive, read_pid, user_message
+from tests.support import cluster
+from tests.support.aap_client import AapClient
+from tests.support.daemon import RunningGateway
+from tests.support.requests import expect_error, is_alive, read_pid, user_message
 from tests.support.sse import parse_frames
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.daemon import KEY, RunningGateway
+from tests.support.daemon import KEY, RunningGateway
 
 PAGE = Path(__file__).parents[4] / "docs" / "protocols" / "aap-sessions-extensions.md"
 SCRIPT = """

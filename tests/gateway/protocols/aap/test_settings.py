@@ -13,9 +13,9 @@ from gateway.config import parse
 from gateway.protocols.aap.settings_merge import merge_settings
 from gateway.security.redaction import Redactor
 from gateway.sessions.settings import SessionSettings
-from tests.daemon import RunningGateway, gateway_config, run_gateway
-from tests.gateway.aap_client import AapClient, BaseUrl
-from tests.gateway.requests import expect_error, session_body, user_message
+from tests.support.aap_client import AapClient, BaseUrl
+from tests.support.daemon import RunningGateway, gateway_config, run_gateway
+from tests.support.requests import expect_error, session_body, user_message
 
 WriteScenario = Callable[..., str]
 OPTIONS_AS_TEXT = [{"text": "{options.pace} {options.token}"}]

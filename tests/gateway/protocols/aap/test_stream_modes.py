@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from gateway.protocols.aap import turn_responses
-from tests.daemon import RunningGateway, gateway_config, run_gateway
-from tests.gateway.aap_client import BASE_URLS, AapClient
-from tests.gateway.requests import joined_text, session_body, user_message
-from tests.manual_clock import ManualClock
+from tests.support.aap_client import BASE_URLS, AapClient
+from tests.support.daemon import RunningGateway, gateway_config, run_gateway
+from tests.support.manual_clock import ManualClock
+from tests.support.requests import joined_text, session_body, user_message
 from tests.support.sse import Frame, parse_frames
 
 WriteScenario = Callable[..., str]

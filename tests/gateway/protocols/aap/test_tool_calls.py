@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import SCENARIOS, RunningGateway
-from tests.gateway.aap_client import AapClient
-from tests.gateway.requests import expect_error, user_message
+from tests.support.aap_client import AapClient
+from tests.support.daemon import SCENARIOS, RunningGateway
+from tests.support.requests import expect_error, user_message
 
 WriteScenario = Callable[..., str]
 APPLICATION_TOOLS = [

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from gateway.store import Store
-from tests.cluster import placement
-from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
-from tests.gateway.aap_client import BASE_URLS, AapClient, BaseUrl
-from tests.gateway.requests import expect_error, session_body, user_message
-from tests.stores import store_url
-from tests.waiting import wait_until
+from tests.support.aap_client import BASE_URLS, AapClient, BaseUrl
+from tests.support.cluster import placement
+from tests.support.daemon import Daemon, RunningGateway, gateway_config, run_gateway
+from tests.support.requests import expect_error, session_body, user_message
+from tests.support.stores import store_url
+from tests.support.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 V3 = BASE_URLS[3]

@@ -16,12 +16,12 @@ from drivers.contract.driver_info import Capabilities
 from drivers.runtime import pipes
 from gateway.runs import run as run_module
 from gateway.sessions import message_queue
-from tests.daemon import Daemon, RunningGateway
-from tests.gateway.event_streams import follow_events, read_until, replay_events
-from tests.gateway.requests import agent_processes, create_session, expect_error, get_history, user_message, wait_until_idle
-from tests.stores import content as stored_content
+from tests.support.daemon import Daemon, RunningGateway
+from tests.support.event_streams import follow_events, read_until, replay_events
+from tests.support.requests import agent_processes, create_session, expect_error, get_history, user_message, wait_until_idle
 from tests.support.sse import NumberedEvent, parse_events
-from tests.waiting import wait_until
+from tests.support.stores import content as stored_content
+from tests.support.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 MARK = {"write_file": {"path": "began", "text": "x"}}

@@ -14,8 +14,8 @@ from jsonschema import Draft202012Validator
 from gateway.app import Gateway
 from gateway.protocols.acp.connection import Connection
 from gateway.security.authentication import ADMINISTRATOR, Caller
-from tests.cluster import ClusterGateway, leave_out
 from tests.gateway.protocols.acp.remote_connection import RemoteConnection
+from tests.support.cluster import ClusterGateway, leave_out
 
 SCHEMA = json.loads((Path(__file__).parents[3] / "acp_schema" / "schema.json").read_text())
 RESULTS = {

@@ -11,8 +11,8 @@ import pytest
 from gateway.app import Gateway
 from gateway.protocols.acp.connection import Connection
 from gateway.security.authentication import ADMINISTRATOR
-from tests.daemon import RunningGateway
 from tests.gateway.protocols.acp.client import Client, connect
+from tests.support.daemon import RunningGateway
 
 ConnectClient = Callable[..., Awaitable[Client]]
 WriteScenario = Callable[..., str]

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 from websockets.asyncio.client import ClientConnection, connect
 
-from tests.daemon import KEY, RunningGateway
+from tests.support.daemon import KEY, RunningGateway
 
 BEARER = {"Authorization": f"Bearer {KEY}"}
 STREAM = {"Accept": "text/event-stream"}

@@ -9,8 +9,8 @@ from typing import Any, NoReturn, Protocol
 from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.client import connect as connect_websocket
 
-from tests.cluster import leave_out
-from tests.daemon import KEY
+from tests.support.cluster import leave_out
+from tests.support.daemon import KEY
 
 
 class Receiver(Protocol):

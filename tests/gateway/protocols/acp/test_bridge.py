@@ -14,9 +14,9 @@ import pytest
 
 from gateway.errors import ConfigError
 from gateway.protocols.acp.transport.bridge import endpoint
-from tests.daemon import KEY, RunningGateway, run_gateway
 from tests.gateway.protocols.acp.client import RpcFailed
 from tests.gateway.protocols.acp.transports import config, on_stdio
+from tests.support.daemon import KEY, RunningGateway, run_gateway
 
 
 async def test_bridge_carries_a_session_of_a_daemon(portico: RunningGateway, tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from gateway.config import AgentSettings
 from gateway.errors import BadRequest, Forbidden
 from gateway.protocols.acp.client_options import system_messages, with_client_options
 from gateway.sessions.settings import SessionSettings
-from tests.daemon import RunningGateway
 from tests.gateway.protocols.acp.conftest import ConnectClient, WriteScenario, set_options
+from tests.support.daemon import RunningGateway
 
 TOOLS = (ToolGrant("Bash"), ToolGrant("Read"))
 

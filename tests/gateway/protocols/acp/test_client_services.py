@@ -11,10 +11,10 @@ import pytest
 
 from drivers.contract.events import SessionEnd
 from gateway.security.authentication import ADMINISTRATOR
-from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.cli.test_acp import small_agent
 from tests.gateway.protocols.acp.client import Client, connect, prompt
 from tests.gateway.protocols.acp.conftest import ConnectClient, WriteScenario, scripted_session
+from tests.support.daemon import RunningGateway, gateway_config, run_gateway
 
 FILES = {"fs": {"readTextFile": True, "writeTextFile": True}}
 ALL_SERVICES = {**FILES, "terminal": True}

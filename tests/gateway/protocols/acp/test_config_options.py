@@ -9,7 +9,7 @@ from drivers.contract.driver_info import ModelName, Option, Probe
 from gateway.errors import BadRequest
 from gateway.protocols.acp.modes_and_config_options import config_options, with_option
 from gateway.sessions.settings import SessionSettings
-from tests.daemon import RunningGateway
+from tests.support.daemon import RunningGateway
 
 GREETING = (
     '{"type":"control_response","response":{"response":{"models":[{"value":"sonnet","displayName":"Sonnet","description":"Fast.","supportsFastMode":true,'

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon import KEY, run_gateway
 from tests.gateway.protocols.acp.client import Client, connect
 from tests.gateway.protocols.acp.core_profile import ALL_REQUIREMENTS
 from tests.gateway.protocols.acp.transports import config, on_http, on_stdio, on_websocket
+from tests.support.daemon import KEY, run_gateway
 
 AGENTS = (pytest.param("echo", marks=pytest.mark.long), "script")
 

@@ -12,11 +12,11 @@ import pytest
 from gateway.agents.configured_agents import MAX_ADDITIONAL_DIRECTORIES, Agents
 from gateway.config import parse
 from gateway.errors import BadRequest
-from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.cli.test_acp import small_agent
 from tests.gateway.protocols.acp.client import Client, RpcFailed, connect
 from tests.gateway.protocols.acp.conftest import ConnectClient, WriteScenario
-from tests.gateway.requests import send_turn
+from tests.support.daemon import RunningGateway, gateway_config, run_gateway
+from tests.support.requests import send_turn
 
 STEPS: list[Any] = [{"text": "<{additional_directories}>"}]
 Make = Callable[..., list[str]]

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import run_gateway
 from tests.gateway.protocols.acp.client import Client, connect, prompt
 from tests.gateway.protocols.acp.requirements import load
 from tests.gateway.protocols.acp.transports import config
+from tests.support.daemon import run_gateway
 
 GOLDEN = Path(__file__).parent / "golden"
 Conversation = Callable[[Client], Awaitable[None]]

@@ -15,11 +15,11 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.cluster import leave_out, placement
-from tests.daemon import KEY, RunningGateway
 from tests.gateway.protocols.acp.client import load, prompt
 from tests.gateway.protocols.acp.conftest import WriteScenario, set_options
 from tests.gateway.protocols.acp.raw_connections import INITIALIZE, STREAM, rpc
+from tests.support.cluster import leave_out, placement
+from tests.support.daemon import KEY, RunningGateway
 from tests.support.sse import arriving
 
 Json = dict[str, Any]

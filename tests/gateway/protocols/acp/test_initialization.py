@@ -20,8 +20,8 @@ from gateway.protocols.acp import initialization
 from gateway.protocols.acp.client_files import MODELS
 from gateway.protocols.acp.initialization import client_features, initialize_response
 from gateway.protocols.acp.requests import Requests
-from tests.daemon import RunningGateway
 from tests.gateway.protocols.acp.client import connect
+from tests.support.daemon import RunningGateway
 
 
 def with_capabilities(**capabilities: Any) -> dict[str, Any]:

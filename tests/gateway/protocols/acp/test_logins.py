@@ -21,11 +21,11 @@ from gateway.errors import ConfigError
 from gateway.protocols.acp.initialization import acp_command, client_features, initialize_response
 from gateway.protocols.acp.transport.bridge import endpoint
 from gateway.protocols.acp.transport.messages import PARSE_ERROR
-from tests.daemon import KEY, gateway_config, run_gateway
 from tests.gateway.protocols.acp.client import RpcFailed, connect
 from tests.gateway.protocols.acp.conftest import ConnectClient
 from tests.gateway.protocols.acp.transports import on_stdio, on_websocket
-from tests.named_keys import add_key
+from tests.support.daemon import KEY, gateway_config, run_gateway
+from tests.support.named_keys import add_key
 
 # Not in Python, which takes longer to start than all else in these tests.
 CLAUDE = """#!/bin/sh

@@ -19,10 +19,10 @@ from gateway.protocols.acp.permission_options import answer_of, options
 from gateway.protocols.acp.questions import answered, chosen_label, form, options_of, questions_of, reply_to_form
 from gateway.sessions.permission_choices import choices_of, with_choices
 from gateway.sessions.settings import SessionSettings
-from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.protocols.acp.client import Client, RpcFailed, check, connect
-from tests.gateway.requests import get_session
-from tests.waiting import wait_until
+from tests.support.daemon import RunningGateway, gateway_config, run_gateway
+from tests.support.requests import get_session
+from tests.support.waiting import wait_until
 
 MODES = (
     PermissionMode("default", "Manual", "The CLI's own rules."),

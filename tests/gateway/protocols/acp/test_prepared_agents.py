@@ -18,12 +18,12 @@ from gateway.protocols.acp import connection
 from gateway.protocols.acp.requests import Requests
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.session import Session
-from tests.cluster import leave_out, placement
-from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.cli.test_acp import small_agent
 from tests.gateway.protocols.acp.client import Client, RpcFailed, connect, load, prompt
-from tests.gateway.requests import is_alive, read_pid
-from tests.waiting import wait_until
+from tests.support.cluster import leave_out, placement
+from tests.support.daemon import RunningGateway, gateway_config, run_gateway
+from tests.support.requests import is_alive, read_pid
+from tests.support.waiting import wait_until
 
 REMEMBER = [{"steps": [{"remember": True}]}]
 """The turn of an agent that says what it has been prompted with before."""

@@ -10,9 +10,9 @@ import pytest
 
 from gateway.protocols.acp import permission_requests
 from gateway.security.authentication import ADMINISTRATOR
-from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.protocols.acp.client import RpcFailed, connect, prompt
 from tests.gateway.protocols.acp.conftest import ConnectClient, WriteScenario, scripted_session
+from tests.support.daemon import RunningGateway, gateway_config, run_gateway
 
 
 async def test_echo_returns_the_prompt(acp: ConnectClient) -> None:

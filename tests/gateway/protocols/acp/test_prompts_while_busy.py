@@ -13,11 +13,11 @@ from gateway.app import Gateway
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.message_queue import MAX_QUEUED
 from gateway.sessions.session import Session, Submission
-from tests.daemon import RunningGateway
 from tests.gateway.protocols.acp.client import Client, RpcFailed, connect, kinds, load, prompt
 from tests.gateway.protocols.acp.conftest import ConnectClient, WriteScenario, scripted_session
-from tests.gateway.requests import get_session, send_turn
-from tests.waiting import wait_until
+from tests.support.daemon import RunningGateway
+from tests.support.requests import get_session, send_turn
+from tests.support.waiting import wait_until
 
 TURNS: list[Any] = [
     {"when": "^first", "steps": [{"text": "1"}, {"wait_for_file": "go"}, {"text": "!"}]},

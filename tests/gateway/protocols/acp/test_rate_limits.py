@@ -18,10 +18,10 @@ from gateway.runs.answer_format import FormattedAgent
 from gateway.runs.run import LIMIT_MARGIN, MAX_LIMIT_WAIT
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.session import Submission
-from tests.daemon import RunningGateway
 from tests.gateway.protocols.acp.client import RpcFailed
 from tests.gateway.protocols.acp.conftest import ConnectClient, WriteScenario, scripted_session
-from tests.manual_clock import ManualClock
+from tests.support.daemon import RunningGateway
+from tests.support.manual_clock import ManualClock
 
 LIMITED = "out of tokens (the limit resets at 2100-01-01 00:00:00 UTC)"
 

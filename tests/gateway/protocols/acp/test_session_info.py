@@ -13,10 +13,10 @@ import pytest
 from gateway.app import Gateway
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.store import SessionMetadataRecord
-from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.cli.test_acp import small_agent
 from tests.gateway.protocols.acp.client import Client, connect, load
 from tests.gateway.protocols.acp.conftest import ConnectClient, WriteScenario, scripted_session
+from tests.support.daemon import RunningGateway, gateway_config, run_gateway
 
 SHOUT = {"name": "shout", "description": "Repeats it louder.", "hint": "what"}
 SHOUT_COMMAND = {"name": "shout", "description": "Repeats it louder.", "input": {"hint": "what"}}

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from gateway.security.authentication import ADMINISTRATOR
-from tests.daemon import RunningGateway
 from tests.gateway.protocols.acp.client import RpcFailed, connect, kinds, load, prompt
 from tests.gateway.protocols.acp.conftest import ConnectClient, WriteScenario, scripted_session
-from tests.gateway.requests import create_session, get_history
+from tests.support.daemon import RunningGateway
+from tests.support.requests import create_session, get_history
 
 pytestmark = pytest.mark.usefixtures("each_store")
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.cluster import leave_out, placement
-from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.cli.test_acp import small_agent
 from tests.gateway.protocols.acp.client import RpcFailed, connect, kinds, prompt
 from tests.gateway.protocols.acp.conftest import ConnectClient, WriteScenario, scripted_session
-from tests.gateway.requests import create_session, get_session
-from tests.stores import content as stored_content
+from tests.support.cluster import leave_out, placement
+from tests.support.daemon import RunningGateway, gateway_config, run_gateway
+from tests.support.requests import create_session, get_session
+from tests.support.stores import content as stored_content
 
 
 def of_kind(updates: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:

@@ -9,9 +9,9 @@ import pytest
 
 from gateway.errors import BadRequest
 from gateway.security.authentication import ADMINISTRATOR
-from tests.cluster import placement
-from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.protocols.acp.client import Client, connect
+from tests.support.cluster import placement
+from tests.support.daemon import RunningGateway, gateway_config, run_gateway
 
 HELP = """#!/bin/sh
 exit 0

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
 from tests.gateway.protocols.acp.client import Client
 from tests.gateway.protocols.acp.conftest import WriteScenario
 from tests.gateway.protocols.acp.transports import on_websocket
+from tests.support.daemon import KEY, RunningGateway, gateway_config, run_gateway
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from gateway.protocols.acp.transport import http, websocket_frames
-from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
 from tests.gateway.protocols.acp.raw_connections import BEARER, INITIALIZE, STREAM, asked, initialized, rpc, socket_to
-from tests.manual_clock import ManualClock
-from tests.named_keys import add_key, remove_key
+from tests.support.daemon import KEY, RunningGateway, gateway_config, run_gateway
+from tests.support.manual_clock import ManualClock
+from tests.support.named_keys import add_key, remove_key
 
 UI = "http://ui.example:3000"
 

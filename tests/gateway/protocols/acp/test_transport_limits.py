@@ -16,11 +16,11 @@ from gateway.protocols.acp import connection
 from gateway.protocols.acp.transport import http, http_streams, websocket
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.server.guard import UNREAD_SECONDS
-from tests.cluster import leave_out, placement
-from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.protocols.acp.raw_connections import BEARER, INITIALIZE, STREAM, answer_to, asked, initialized, rpc, socket_to
-from tests.manual_clock import ManualClock
-from tests.waiting import wait_until
+from tests.support.cluster import leave_out, placement
+from tests.support.daemon import RunningGateway, gateway_config, run_gateway
+from tests.support.manual_clock import ManualClock
+from tests.support.waiting import wait_until
 
 DEEP = "[" * 100_000 + "]" * 100_000
 

@@ -14,12 +14,12 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from gateway.observability.logs import TextFormatter
 from gateway.security.redaction import Redactor
-from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
 from tests.gateway.protocols.acp.conftest import WriteScenario, set_options
 from tests.gateway.protocols.acp.raw_connections import BEARER, initialized, rpc
-from tests.named_keys import add_key, remove_key
+from tests.support.daemon import KEY, RunningGateway, gateway_config, run_gateway
+from tests.support.named_keys import add_key, remove_key
 from tests.support.sse import arriving
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 JSON = {**BEARER, "Content-Type": "application/json"}
 

@@ -12,9 +12,9 @@ from acp import connect_to_agent, text_block
 from acp.http import create_http_stream
 from acp.ws import create_websocket_stream
 
-from tests.daemon import RunningGateway
 from tests.gateway.protocols.acp.conftest import WriteScenario, set_options
 from tests.gateway.protocols.acp.raw_connections import BEARER
+from tests.support.daemon import RunningGateway
 
 pytestmark = pytest.mark.usefixtures("also_in_a_cluster")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.daemon import RunningGateway
 from tests.gateway.protocols.acp.client import RpcFailed, kinds, load, prompt
 from tests.gateway.protocols.acp.conftest import ConnectClient, WriteScenario, scripted_session
-from tests.gateway.requests import create_session, get_session, send_turn
+from tests.support.daemon import RunningGateway
+from tests.support.requests import create_session, get_session, send_turn
 
 pytestmark = pytest.mark.usefixtures("also_in_a_cluster")
 

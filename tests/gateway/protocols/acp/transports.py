@@ -13,9 +13,9 @@ import httpx
 from websockets.asyncio.client import connect
 
 from tests.conftest import write_config
-from tests.daemon import SCENARIOS, gateway_config
-from tests.fork_server import forked_command
 from tests.gateway.protocols.acp.client import Client
+from tests.support.daemon import SCENARIOS, gateway_config
+from tests.support.fork_server import forked_command
 from tests.support.sse import arriving
 
 

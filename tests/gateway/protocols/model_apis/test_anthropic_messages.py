@@ -21,11 +21,11 @@ from gateway.protocols.model_apis.anthropic_messages_response import SIGNATURE
 from gateway.protocols.model_apis.models import effort_options, find_model
 from gateway.protocols.model_apis.running_answer import failure_of
 from gateway.security.authentication import ADMINISTRATOR
-from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
-from tests.gateway.requests import get_history
-from tests.manual_clock import ManualClock
+from tests.support.daemon import KEY, RunningGateway, gateway_config, run_gateway
+from tests.support.manual_clock import ManualClock
+from tests.support.requests import get_history
 from tests.support.sse import named_data, parse
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 WEATHER = {"name": "weather", "description": "The weather.", "input_schema": {"type": "object"}}

@@ -14,11 +14,11 @@ import pytest
 from drivers.contract.driver_info import EFFORT_OPTION, Option, Probe
 from gateway.protocols.model_apis.chat_completions_request import REFUSED
 from gateway.security.authentication import ADMINISTRATOR
-from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
-from tests.gateway.requests import get_history
-from tests.manual_clock import ManualClock
+from tests.support.daemon import KEY, RunningGateway, gateway_config, run_gateway
+from tests.support.manual_clock import ManualClock
+from tests.support.requests import get_history
 from tests.support.sse import chunks_of
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 PATH = "/v1/chat/completions"

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gateway.security.authentication import ADMINISTRATOR
-from tests.daemon import RunningGateway
-from tests.gateway.requests import get_history
+from tests.support.daemon import RunningGateway
+from tests.support.requests import get_history
 
 WriteScenario = Callable[..., str]
 EXEC = {"type": "function", "name": "exec_command", "parameters": {"type": "object", "properties": {"cmd": {"type": "string"}}}}

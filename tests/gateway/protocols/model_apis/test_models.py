@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from drivers.contract.driver_info import ModelName, Probe
-from tests.daemon import RunningGateway, gateway_config, run_gateway
+from tests.support.daemon import RunningGateway, gateway_config, run_gateway
 
 
 async def get(portico: RunningGateway, path: str = "/v1/models", **headers: str) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import gateway_config, run_gateway
+from tests.support.daemon import gateway_config, run_gateway
 from tests.support.sse import typed_events
 
 WriteScenario = Callable[..., str]

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.daemon import RunningGateway, gateway_config, run_gateway
+from tests.support.daemon import RunningGateway, gateway_config, run_gateway
 from tests.support.sse import chunks_of
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 RECORDED = json.loads((Path(__file__).parent / "recorded" / "open_webui.json").read_text())["requests"]
 ANSWER = "You said: What is the weather in Rome?. Before: []"

@@ -16,13 +16,13 @@ from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.protocols.model_apis.stored_responses import STORE_ENDS_AFTER
 from gateway.security.authentication import ADMINISTRATOR
 from tests.conftest import write_config
-from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
-from tests.gateway.requests import get_history
-from tests.manual_clock import ManualClock
-from tests.named_keys import add_key
-from tests.stores import content as stored_content
+from tests.support.daemon import Daemon, RunningGateway, gateway_config, run_gateway
+from tests.support.manual_clock import ManualClock
+from tests.support.named_keys import add_key
+from tests.support.requests import get_history
 from tests.support.sse import typed_events
-from tests.waiting import wait_until
+from tests.support.stores import content as stored_content
+from tests.support.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 Json = dict[str, Any]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import gateway_config
-from tests.faulty_store import DISK_FULL, run_faulty_gateway
+from tests.support.daemon import gateway_config
+from tests.support.faulty_store import DISK_FULL, run_faulty_gateway
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 REQUESTS: dict[str, dict[str, Any]] = {

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import RunningGateway
-from tests.gateway.requests import get_history
+from tests.support.daemon import RunningGateway
+from tests.support.requests import get_history
 
 WriteScenario = Callable[..., str]
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}

@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.daemon import RunningGateway, http_client
-from tests.gateway.requests import create_session, expect_error, send_turn
-from tests.named_keys import add_key
+from tests.support.daemon import RunningGateway, http_client
+from tests.support.named_keys import add_key
+from tests.support.requests import create_session, expect_error, send_turn
 
 WriteScenario = Callable[..., str]
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from gateway.diagnosis.report import Report
-from tests.daemon import Daemon, RunningGateway, gateway_config, http_client, run_gateway
-from tests.gateway.requests import expect_error
-from tests.named_keys import add_key
+from tests.support.daemon import Daemon, RunningGateway, gateway_config, http_client, run_gateway
+from tests.support.named_keys import add_key
+from tests.support.requests import expect_error
 
 
 async def diagnosis(running: RunningGateway, query: str = "") -> dict[str, Any]:

@@ -10,8 +10,8 @@ import pytest
 from gateway.app import Gateway
 from gateway.config import parse
 from gateway.security.redaction import Redactor
-from tests.daemon import RunningGateway, gateway_config, http_client, serve_gateway
-from tests.gateway.requests import create_session, expect_error
+from tests.support.daemon import RunningGateway, gateway_config, http_client, serve_gateway
+from tests.support.requests import create_session, expect_error
 
 
 async def listed(portico: RunningGateway) -> list[dict[str, Any]]:

@@ -13,10 +13,10 @@ import psutil
 import pytest
 
 from gateway.protocols.aap.schema import iso_time
-from tests.daemon import RunningGateway, http_client
-from tests.gateway.requests import create_session, expect_error, get_session, send_turn, user_message
-from tests.named_keys import add_key
-from tests.waiting import wait_until
+from tests.support.daemon import RunningGateway, http_client
+from tests.support.named_keys import add_key
+from tests.support.requests import create_session, expect_error, get_session, send_turn, user_message
+from tests.support.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 NOTE = {"tool_call": {"id": "note", "name": "write_note", "input": {"path": "a.txt", "text": "x"}}}

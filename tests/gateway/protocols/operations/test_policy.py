@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.daemon import RunningGateway, gateway_config, http_client, run_gateway
-from tests.gateway.requests import expect_error
-from tests.named_keys import add_key
+from tests.support.daemon import RunningGateway, gateway_config, http_client, run_gateway
+from tests.support.named_keys import add_key
+from tests.support.requests import expect_error
 
 RULES = [
     {"tool": "shell", "when": {"command": "git status *"}, "decide": "allow"},

@@ -14,10 +14,10 @@ import pytest
 
 from drivers.contract.driver_info import ToolGrant
 from gateway.security.authentication import ADMINISTRATOR
-from tests.daemon import RunningGateway, http_client
-from tests.gateway.requests import create_session, expect_error, send_turn
-from tests.named_keys import add_key
-from tests.waiting import wait_until
+from tests.support.daemon import RunningGateway, http_client
+from tests.support.named_keys import add_key
+from tests.support.requests import create_session, expect_error, send_turn
+from tests.support.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 SCENE = [

@@ -37,11 +37,11 @@ from gateway.store.backend import Failure
 from gateway.store.fencing import Lease
 from gateway.store.sql import Connection
 from gateway.store.sqlite import SqliteBackend, sqlite_url
-from tests.faulty_store import FaultyStore
 from tests.gateway.sessions.machine.scripted import APP_TOOL, ScriptedDriver
 from tests.gateway.sessions.machine.still_loop import InlineExecutor, StillLoop, in_line
-from tests.manual_clock import ManualClock
-from tests.store_template import create_database
+from tests.support.faulty_store import FaultyStore
+from tests.support.manual_clock import ManualClock
+from tests.support.store_template import create_database
 
 NODE = "here"
 GRACE = 1.0

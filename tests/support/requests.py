@@ -13,7 +13,7 @@ import psutil
 
 from gateway.app import Gateway
 from tests.support.sse import Frame, parse_frames, parse_output_events
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 PROGRAMS = ("/echo/program.py", "/script/program/main.py")
 """Suffixes of the program paths of the `echo` and `script` agents."""

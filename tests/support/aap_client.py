@@ -9,9 +9,9 @@ from typing import Any
 
 import httpx
 
-from tests.gateway.requests import session_body, user_message, with_extensions
+from tests.support.requests import session_body, user_message, with_extensions
 from tests.support.sse import Frame, parse_frames
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 Json = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""Runs a command of the gateway as if on macOS: without what only Linux has. `python -m tests.as_macos serve --config FILE`.
+"""Runs a command as if on macOS: without what only Linux has. `python -m tests.support.as_macos serve --config FILE`.
 
 `sys.platform` is "darwin"; the names that Python has on Linux only are removed from the standard library; the system calls of
 Linux cannot be found, and /proc does not exist for the code of the gateway. Packages that choose their code by the platform when
@@ -26,7 +26,7 @@ from typing import Any
 import psutil
 import psycopg
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 OURS = (str(ROOT / "gateway"), str(ROOT / "drivers"))
 ABSENT = {
     os: """O_PATH O_TMPFILE O_NOATIME O_DIRECT O_RSYNC P_PIDFD P_ALL P_PID P_PGID WEXITED WSTOPPED WNOWAIT waitid waitid_result

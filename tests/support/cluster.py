@@ -23,7 +23,7 @@ from gateway.cluster.node_directory import NodeDirectory
 from gateway.errors import SessionElsewhere
 from gateway.security.authentication import ADMINISTRATOR, Caller
 from gateway.sessions.session import Session
-from tests import stores
+from tests.support import stores
 
 ENCRYPTION_KEY = "c3ludGhldGljLWtleS1mb3ItdGVzdHMtb25seS0wMTI="
 NODE_KEY = "node-key-of-tests-0123456789abcdef0123456789"

@@ -28,7 +28,7 @@ from gateway.store import Store
 from gateway.store.database import Database
 from gateway.store.sql import Connection, Dialect
 from gateway.store.transactions import RequiredLease
-from tests.daemon import RunningGateway, run_gateway
+from tests.support.daemon import RunningGateway, run_gateway
 
 Result = TypeVar("Result")
 

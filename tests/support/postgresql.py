@@ -32,7 +32,7 @@ import psycopg
 import pytest
 
 from gateway.store import Store
-from tests import run_folder
+from tests.support import run_folder
 
 TEMPLATE = "portico_template"
 PASSWORD = "test-password-0123"

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests import stores
+from tests.support import stores
 
 NUMBER = 11
 """The version that the earlier Portico gave to its tables."""

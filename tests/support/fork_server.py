@@ -30,7 +30,7 @@ from typing import NoReturn
 
 import psutil
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 LAUNCHER = Path(__file__).with_name("fork_launcher.py")
 PRELOADED = (
     "gateway.cli.local_daemon",
@@ -74,7 +74,7 @@ def _address() -> str:
         listening.bind(path)
         listening.listen(128)
         number = listening.fileno()
-        command = (sys.executable, "-m", "tests.fork_server", str(number))
+        command = (sys.executable, "-m", "tests.support.fork_server", str(number))
         environment = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "TMPDIR": tempfile.gettempdir()}
         pipe = subprocess.PIPE
         server = subprocess.Popen(command, stdin=pipe, stdout=pipe, pass_fds=(number,), cwd=ROOT, env=environment)

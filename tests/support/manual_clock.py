@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from drivers.runtime.clock import Clock
-from tests.waiting import SECONDS
+from tests.support.waiting import SECONDS
 
 Result = TypeVar("Result")
 SETTLE_STEPS = 20

@@ -19,7 +19,7 @@ from gateway.store.postgresql import PostgresqlBackend
 from gateway.store.sql import Connection
 from gateway.store.sqlite import SqliteBackend, sqlite_url
 from gateway.store.urls import backend_of
-from tests import postgresql
+from tests.support import postgresql
 
 Kind = Literal["sqlite", "postgresql"]
 KINDS: tuple[Kind, ...] = ("sqlite", "postgresql")

@@ -15,8 +15,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests import run_folder
-from tests.postgresql import Server, _free_port, _other_account
+from tests.support import run_folder
+from tests.support.postgresql import Server, _free_port, _other_account
 
 POOL = 3
 """Connections to the server: less than a store has to the pooler."""

@@ -15,10 +15,10 @@ from drivers.runtime.file_threads import ANSWER_SECONDS
 from gateway.cli.doctor import _subject
 from gateway.diagnosis.diagnosis import diagnose
 from tests.conftest import write_config
-from tests.daemon import gateway_config
-from tests.gateway.portico_command import PorticoCommand
-from tests.manual_clock import ManualClock
-from tests.waiting import wait_until
+from tests.support.daemon import gateway_config
+from tests.support.manual_clock import ManualClock
+from tests.support.portico_command import PorticoCommand
+from tests.support.waiting import wait_until
 
 
 class Report(dict[str, Any]):

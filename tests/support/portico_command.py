@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.conftest import write_config
-from tests.daemon import gateway_config
-from tests.fork_server import forked_command
+from tests.support.daemon import gateway_config
+from tests.support.fork_server import forked_command
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Waiting for what has no event. Events are awaited, and the clock is turned (tests/manual_clock.py) for limits of time."""
+"""Waiting for what has no event. Events are awaited, and the clock is turned (manual_clock.py) for limits of time."""
 
 from __future__ import annotations
 

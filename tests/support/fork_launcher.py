@@ -1,5 +1,5 @@
-"""Runs a module as `python -m MODULE ARGUMENTS`, in a process that `tests/fork_server.py` forks: `fork_launcher.py SOCKET PID_FD
-MODULE ARGUMENTS`. It passes its standard streams, folder, umask, environment and signals to that process, and exits with
+"""Runs a module as `python -m MODULE ARGUMENTS`, in a process that `fork_server.py` forks: `fork_launcher.py SOCKET PID_FD MODULE
+ARGUMENTS`. It passes its standard streams, folder, umask, environment and signals to that process, and exits with
 its status.
 
 It is run with `-I -S` and imports only what is built in, to start in 20 ms.

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from tests.programs import write_script
+from tests.support.programs import write_script
 
 IMAGE = "localhost/portico-test:1"
 SYSTEM_MOUNTS = ("/usr",)

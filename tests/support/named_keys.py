@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.app import Gateway
-from tests.cluster import ClusterGateway, nodes_of
+from tests.support.cluster import ClusterGateway, nodes_of
 
 
 async def add_key(gateway: Gateway | ClusterGateway, name: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gateway.installation import NAME
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SOURCES = ("gateway", "drivers", "pyproject.toml", "README.md", "LICENSE")
 """The files and folders that it is built from."""
 
