@@ -2,10 +2,12 @@
 
 `python -m tests.support.acp_agent`. The first word of a prompt names a command (`do_*` below), the rest is its argument. Sessions
 are stored in the folder ACP_AGENT_SESSIONS, so that another process can resume them. Flags in ACP_AGENT_FLAGS: `noresume`,
-`noload`, `noimage`, `login` (requires one), `nologin` (and rejects it), `http` (supports MCP servers by HTTP too), `commands` (sends its
-slash commands before the response to `session/new`), `commands_later` (sends them after it), `commands_last` (sends them after
-the response to an unknown request), `deaf` and `fragile` (does not respond to an unknown request, or exits), `folders` (supports
-additional directories), `forgets` (loads sessions without their messages).
+`noload`, `noimage`, `login` (requires one), `nologin` (and rejects it), `http` (supports MCP servers by HTTP too),
+`commands` (sends its
+slash commands before the response to `session/new`), `commands_later` (sends them after it),
+`commands_last` (sends them after
+the response to an unknown request), `deaf` and `fragile` (does not respond to an
+unknown request, or exits), `folders` (supports additional directories), `forgets` (loads sessions without their messages).
 """
 
 from __future__ import annotations
