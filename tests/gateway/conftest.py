@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -25,9 +27,21 @@ def base(request: pytest.FixtureRequest) -> BaseUrl:
 
 
 @pytest.fixture
-def aap(portico: RunningGateway, base: BaseUrl) -> AapClient:
-    """An AAP client for each base URL."""
-    return AapClient(portico.client, base)
+def aap(portico: RunningGateway) -> AapClient:
+    """A client of AAP. What the earlier versions have is in test_versions.py."""
+    return AapClient(portico.client)
+
+
+@pytest.fixture
+def play(portico: RunningGateway, write_scenario: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Make a scenario with these turns that of the agent `script` of `portico`, for sessions and tasks from now on."""
+
+    def choose(*turns: Any) -> None:
+        options = portico.gateway.agents.get("script").settings.options
+        monkeypatch.setitem(options, "scenario", write_scenario(*turns, name=f"scene-{next(numbers)}.json"))
+
+    numbers = itertools.count()
+    return choose
 
 
 @pytest.fixture

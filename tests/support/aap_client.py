@@ -1,4 +1,4 @@
-"""An AAP client for all protocol versions, so that one test covers every base URL. Tests use the shapes of version 1."""
+"""The AAP client of all suites. It speaks version 3, or an earlier one; tests use the shapes of version 1 with each of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 import httpx
 
-from tests.support.requests import session_body, user_message, with_extensions
 from tests.support.sse import Frame, parse_frames
 from tests.support.waiting import wait_until
 
@@ -27,7 +26,48 @@ class BaseUrl:
         return self.url or "root"
 
 
-BASE_URLS = (BaseUrl("", 1), BaseUrl("/aap/v1", 1), BaseUrl("/aap/v2", 2), BaseUrl("/aap/v3", 3))
+ROOT, V3 = BaseUrl("", 1), BaseUrl("/aap/v3", 3)
+BASE_URLS = (ROOT, BaseUrl("/aap/v1", 1), BaseUrl("/aap/v2", 2), V3)
+
+
+def user_message(content: Any = "hello") -> Json:
+    """Return a user message."""
+    return {"role": "user", "content": content}
+
+
+def messages_of(*messages: Any) -> list[Json]:
+    """Return messages. Strings become user messages."""
+    return [message if isinstance(message, dict) else user_message(message) for message in messages]
+
+
+def session_body(agent: str = "script", *messages: Any, options: dict[str, str] | None = None, **fields: Any) -> Json:
+    """Return the body of `PUT /session`. Strings become user messages; `options` and `grants` go into `agent`."""
+    config = {"name": agent, **({"options": options} if options else {})}
+    if "grants" in fields:
+        config["tools"] = fields.pop("grants")
+    return {"agent": config, "messages": messages_of(*messages or ("hello",)), **fields}
+
+
+def with_extensions(session: Json) -> Json:
+    """Return a session with the fields of `x-portico` beside those of the protocol."""
+    fields = dict(session)
+    extensions = fields.pop("x-portico")
+    assert not extensions.keys() & fields.keys()
+    return fields | extensions
+
+
+def text_of(messages: list[Json]) -> str:
+    """Return the text of messages."""
+    texts = []
+    for message in messages:
+        content = message["content"]
+        texts += [content] if isinstance(content, str) else [block.get("text", "") for block in content]
+    return "".join(texts)
+
+
+def calls_of(answer: Json) -> list[Json]:
+    """Return the tool calls of the last message of an answer."""
+    return [block for block in answer["messages"][-1]["content"] if block["type"] == "tool_use"]
 
 
 @dataclass
@@ -35,7 +75,7 @@ class AapClient:
     """A client of one base URL. Request and response bodies are those of version 1; `get_session` includes the full history."""
 
     http: httpx.AsyncClient
-    base: BaseUrl
+    base: BaseUrl = V3
 
     @property
     def is_version_3(self) -> bool:
@@ -107,8 +147,7 @@ class AapClient:
 
     async def send_turn(self, session: str, *messages: Any, **fields: Any) -> Json:
         """Run a turn and return its result."""
-        body = {"messages": [message if isinstance(message, dict) else user_message(message) for message in messages], **fields}
-        answer = await self.post(session, body)
+        answer = await self.post(session, {"messages": messages_of(*messages), **fields})
         assert answer.status_code == 200, answer.text
         return dict(answer.json())
 

@@ -1,4 +1,4 @@
-"""Requests of AAP and `/v1/execute`, waits with a deadline, and checks of processes."""
+"""Requests of AAP, by its client (aap_client.py), and of `/v1/execute`, and checks of processes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ import httpx
 import psutil
 
 from gateway.app import Gateway
+from tests.support.aap_client import ROOT, AapClient
+from tests.support.aap_client import session_body as session_body
+from tests.support.aap_client import user_message as user_message
+from tests.support.aap_client import with_extensions as with_extensions
 from tests.support.sse import Frame, parse_frames, parse_output_events
 from tests.support.waiting import wait_until
 
@@ -19,53 +23,29 @@ PROGRAMS = ("/echo/program.py", "/script/program/main.py")
 """Suffixes of the program paths of the `echo` and `script` agents."""
 
 
-def user_message(content: Any = "hello") -> dict[str, Any]:
-    """Return a user message."""
-    return {"role": "user", "content": content}
-
-
-def session_body(agent: str = "script", *messages: Any, options: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
-    """Return the body of `PUT /session`. Strings become user messages; `options` and `grants` go into `agent`."""
-    config = {"name": agent, **({"options": options} if options else {})}
-    if "grants" in fields:
-        config["tools"] = fields.pop("grants")
-    bodies = [message if isinstance(message, dict) else user_message(message) for message in messages or ("hello",)]
-    return {"agent": config, "messages": bodies, **fields}
-
-
 async def create_session(client: httpx.AsyncClient, agent: str = "script", *messages: Any, **fields: Any) -> dict[str, Any]:
     """Create a session and return the result of its first turn."""
-    answer = await client.put("/session", json=session_body(agent, *messages, **fields))
-    assert answer.status_code == 201, answer.text
-    return dict(answer.json())
+    return await AapClient(client, ROOT).create_session(agent, *messages, **fields)
 
 
 async def send_turn(client: httpx.AsyncClient, session: str, *messages: Any, **fields: Any) -> dict[str, Any]:
     """Run a turn and return its result."""
-    bodies = [message if isinstance(message, dict) else user_message(message) for message in messages]
-    answer = await client.post(f"/session/{session}", json={"messages": bodies, **fields})
-    assert answer.status_code == 200, answer.text
-    return dict(answer.json())
+    return await AapClient(client, ROOT).send_turn(session, *messages, **fields)
 
 
 async def get_session(client: httpx.AsyncClient, session: str) -> dict[str, Any]:
-    """Return the response of `GET /session/:id`, with the fields of `x-portico` beside those of the protocol."""
-    answer = await client.get(f"/session/{session}")
-    assert answer.status_code == 200, answer.text
-    return with_extensions(answer.json())
-
-
-def with_extensions(session: dict[str, Any]) -> dict[str, Any]:
-    """Return a session of AAP with the fields of `x-portico` beside those of the protocol."""
-    fields = dict(session)
-    extensions = fields.pop("x-portico")
-    assert not extensions.keys() & fields.keys()
-    return fields | extensions
+    """Return a session, with the fields of `x-portico` beside those of the protocol."""
+    return await AapClient(client, ROOT).get_session(session)
 
 
 async def get_history(client: httpx.AsyncClient, session: str) -> list[dict[str, Any]]:
     """Return the full history of a session."""
-    return list((await get_session(client, session))["history"]["full"])
+    return await AapClient(client, ROOT).get_history(session)
+
+
+async def wait_until_idle(client: httpx.AsyncClient, session: str) -> dict[str, Any]:
+    """Wait until no run is active and return the session."""
+    return await AapClient(client, ROOT).wait_until_idle(session)
 
 
 async def expect_error(awaited: Awaitable[httpx.Response], status: int) -> str:
@@ -96,16 +76,6 @@ async def execute(client: httpx.AsyncClient, task: str = "do it", driver: str = 
     answer = await client.post("/v1/execute", json={"driver": driver, "task": task, **fields})
     assert answer.status_code == 200, answer.text
     return parse_output_events(answer.text)
-
-
-async def wait_until_idle(client: httpx.AsyncClient, session: str) -> dict[str, Any]:
-    """Wait until no run is active and return the session."""
-
-    async def over() -> dict[str, Any] | None:
-        found = await get_session(client, session)
-        return found if found["state"] == "idle" else None
-
-    return dict(await wait_until(over))
 
 
 async def read_pid(file: Path) -> int:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.gateway.cli.test_acp import small_agent
-from tests.support.daemon import RunningGateway, gateway_config, run_gateway
-from tests.support.requests import get_session
+from tests.support.aap_client import AapClient, calls_of, text_of
+from tests.support.daemon import gateway_config, run_gateway
+from tests.support.requests import expect_error
 
 LOOKUP = {
     "name": "look_up",
@@ -22,176 +22,160 @@ CLOCK = {"name": "get_time", "description": "The time.", "inputSchema": {"type":
 PIXEL = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 
-@pytest.fixture(params=["http", "bridge"])
-async def running(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[RunningGateway]:
-    agent = small_agent(tmp_path)
-    agent["env"]["ACP_AGENT_FLAGS"] = "http" if request.param == "http" else ""
-    async with run_gateway(gateway_config(tmp_path, agents={"small": agent})) as found:
-        yield found
+@asynccontextmanager
+async def serving(folder: Path, transport: str = "http") -> AsyncIterator[AapClient]:
+    """Run a gateway with the small ACP agent, which reaches its tools over HTTP or over the bridge."""
+    agent = small_agent(folder)
+    agent["env"]["ACP_AGENT_FLAGS"] = transport if transport == "http" else ""
+    async with run_gateway(gateway_config(folder, agents={"small": agent})) as found:
+        yield AapClient(found.client)
 
 
-class SessionClient:
-    """A client of one session; `last` is the last response."""
+class Talk:
+    """A session with application-side tools; `last` is the newest answer."""
 
-    def __init__(self, running: RunningGateway, made: dict[str, Any]) -> None:
-        self.client, self.id, self.last = running.client, made["sessionId"], made
+    def __init__(self, aap: AapClient, made: dict[str, Any]) -> None:
+        self._aap, self.id, self.last = aap, made["sessionId"], made
 
     @classmethod
-    async def create(cls, running: RunningGateway, text: str, tools: Any = (LOOKUP,), own: Any = ()) -> SessionClient:
-        agent = {"name": "small", "tools": list(own)}
-        body = {"agent": agent, "tools": list(tools), "messages": [{"role": "user", "content": text}]}
-        answer = await running.client.put("/session", json=body)
-        assert answer.status_code == 201, answer.text
-        return cls(running, answer.json())
+    async def begin(cls, aap: AapClient, text: str, tools: Any = (LOOKUP,), own: Any = ()) -> Talk:
+        return cls(aap, await aap.create_session("small", text, tools=list(tools), grants=list(own)))
 
-    async def post(self, *messages: dict[str, Any], **more: Any) -> dict[str, Any]:
-        answer = await self.client.post(f"/session/{self.id}", json={"messages": list(messages), **more})
-        assert answer.status_code == 200, answer.text
-        self.last = answer.json()
-        return self.last
-
-    async def send_turn(self, text: str, **more: Any) -> str:
-        await self.post({"role": "user", "content": text}, **more)
+    async def say(self, *messages: Any, **fields: Any) -> str:
+        """Send messages, and return the text of the answer."""
+        self.last = await self._aap.send_turn(self.id, *messages, **fields)
         return self.text
+
+    async def give(self, content: Any) -> str:
+        """Answer the one pending call, and return the text of the answer."""
+        [call] = self.pending
+        return await self.say(result(call, content))
 
     @property
     def text(self) -> str:
-        """The text of the last message."""
-        content = self.last["messages"][-1]["content"]
-        return content if isinstance(content, str) else "".join(block.get("text", "") for block in content)
+        return text_of(self.last["messages"][-1:])
 
     @property
-    def pending_calls(self) -> list[dict[str, Any]]:
+    def pending(self) -> list[dict[str, Any]]:
         assert self.last["stopReason"] == "tool_use", self.last
-        return [block for block in self.last["messages"][-1]["content"] if block["type"] == "tool_use"]
+        return calls_of(self.last)
 
     async def roles(self) -> list[str]:
-        history = (await self.client.get(f"/session/{self.id}")).json()["history"]["full"]
-        return [message["role"] for message in history]
+        return [message["role"] for message in await self._aap.get_history(self.id)]
 
 
 def result(call: dict[str, Any], content: Any) -> dict[str, Any]:
     return {"role": "tool", "toolCallId": call["toolCallId"], "content": content}
 
 
-def permission(call: dict[str, Any], granted: bool) -> dict[str, Any]:
-    return {"role": "tool_permission", "toolCallId": call["toolCallId"], "granted": granted}
+def permission(call: dict[str, Any], granted: bool, **reason: str) -> dict[str, Any]:
+    return {"role": "tool_permission", "toolCallId": call["toolCallId"], "granted": granted, **reason}
 
 
-async def test_application_tools_are_listed_to_the_agent(running: RunningGateway) -> None:
-    session = await SessionClient.create(running, "tools", [LOOKUP, CLOCK])
-    assert json.loads(session.text) == [[tool["name"], tool["description"], tool["inputSchema"]] for tool in (LOOKUP, CLOCK)]
-    # A session without tools lists none.
-    assert (await SessionClient.create(running, "tools", [])).text == "[]"
+async def call_and_answer(aap: AapClient) -> None:
+    """The tools are listed, a call stops the turn, and its result, of any kind and size, reaches the agent."""
+    listing = await Talk.begin(aap, "tools", [LOOKUP, CLOCK])
+    assert json.loads(listing.text) == [[tool["name"], tool["description"], tool["inputSchema"]] for tool in (LOOKUP, CLOCK)]
+    talk = await Talk.begin(aap, 'call look_up {"n": 5}')
+    [call] = talk.pending
+    assert (call["name"], call["input"], talk.text) == ("look_up", {"n": 5}, "Calling. ")
+    assert (await talk.give("five"), talk.last["stopReason"]) == ("five", "end_turn")
+    assert await talk.roles() == ["user", "assistant", "tool", "assistant"]
+    await talk.say("call look_up")
+    assert talk.pending[0]["input"] == {}
+    text = await talk.give([{"type": "text", "text": "a map"}, {"type": "image", "url": PIXEL}])
+    assert text == f"a map, image of {len(PIXEL.partition(',')[2])}"
+    await talk.say("call look_up")
+    assert await talk.give("x" * 5_000_000) == "5000000 long"
 
 
-async def test_call_stops_the_turn_and_its_result_reaches_the_agent(running: RunningGateway) -> None:
-    session = await SessionClient.create(running, 'call look_up {"n": 5}')
-    (call,) = session.pending_calls
-    assert (call["name"], call["input"], session.text) == ("look_up", {"n": 5}, "Calling. ")
-    answer = await session.post(result(call, "five"))
-    assert (answer["stopReason"], answer["messages"]) == ("end_turn", [{"role": "assistant", "content": "five"}])
-    assert await session.roles() == ["user", "assistant", "tool", "assistant"]
-    await session.send_turn("call look_up")
-    assert session.pending_calls[0]["input"] == {}
-    await session.post(result(session.pending_calls[0], [{"type": "text", "text": "a map"}, {"type": "image", "url": PIXEL}]))
-    assert session.text == f"a map, image of {len(PIXEL.partition(',')[2])}"
-
-
-async def test_result_of_five_megabytes_reaches_the_agent(running: RunningGateway) -> None:
-    session = await SessionClient.create(running, "call look_up")
-    await session.post(result(session.pending_calls[0], "x" * 5_000_000))
-    assert session.text == "5000000 long"
-
-
-@pytest.mark.parametrize("how", ["reported", "made"])
-async def test_twenty_calls_are_answered_in_one_request(running: RunningGateway, how: str) -> None:
-    """`made` calls are made at once; `reported` calls are made one after the other and reported beforehand."""
-    session = await SessionClient.create(running, f"many 20 look_up {how}")
-    calls = session.pending_calls
+async def many_calls(aap: AapClient, how: str) -> None:
+    """Twenty calls are answered in one request. `made` calls are made at once; `reported` ones are reported beforehand."""
+    talk = await Talk.begin(aap, f"many 20 look_up {how}")
+    calls = talk.pending
     assert sorted(call["input"]["n"] for call in calls) == list(range(20))
-    partly = await running.client.post(f"/session/{session.id}", json={"messages": [result(calls[0], "0")]})
-    assert partly.status_code == 400 and calls[1]["toolCallId"] in partly.text
-    await session.post(*(result(call, f"result {call['input']['n']}") for call in reversed(calls)))
-    assert session.text == " | ".join(f"result {n}" for n in range(20))
-    assert len(set(call["toolCallId"] for call in calls)) == 20
+    assert len({call["toolCallId"] for call in calls}) == 20
+    partly = await expect_error(aap.post(talk.id, {"messages": [result(calls[0], "0")]}), 400)
+    assert calls[1]["toolCallId"] in partly
+    text = await talk.say(*(result(call, f"result {call['input']['n']}") for call in reversed(calls)))
+    assert text == " | ".join(f"result {n}" for n in range(20))
 
 
-async def test_call_without_tool_call_update_is_answered(running: RunningGateway) -> None:
-    session = await SessionClient.create(running, "silent look_up")
-    await session.post(result(session.pending_calls[0], "result"))
-    assert session.text == "result"
-    assert await session.roles() == ["user", "assistant", "tool", "assistant"]
+async def test_calls_over_http(tmp_path: Path) -> None:
+    async with serving(tmp_path) as aap:
+        await call_and_answer(aap)
+        for how in ("reported", "made"):
+            await many_calls(aap, how)
+        # A session without tools lists none, and /meta says which agents take them.
+        assert (await Talk.begin(aap, "tools", [])).text == "[]"
+        agents = {agent["name"]: agent for agent in (await aap.http.get("/meta")).json()["agents"]}
+        assert "application" in agents["small"]["capabilities"]
 
 
-async def test_permission_request_before_the_call_is_decided_by_the_client(running: RunningGateway) -> None:
+async def test_calls_over_the_bridge(tmp_path: Path) -> None:
+    async with serving(tmp_path, "bridge") as aap:
+        await call_and_answer(aap)
+        await many_calls(aap, "made")
+        denied = await Talk.begin(aap, "call look_up")
+        text = await denied.say(permission(denied.pending[0], False, reason="not today"))
+        assert text == "error: Tool call denied: not today"
+
+
+async def test_a_call_that_is_denied_cancelled_or_not_reported(tmp_path: Path) -> None:
+    async with serving(tmp_path) as aap:
+        talk = await Talk.begin(aap, "silent look_up")
+        assert await talk.give("result") == "result"
+        assert await talk.roles() == ["user", "assistant", "tool", "assistant"]
+        await talk.say("call look_up")
+        text = await talk.say(permission(talk.pending[0], False, reason="not today"))
+        assert text == "error: Tool call denied: not today"
+        await talk.say("call look_up")
+        assert await talk.say("say else") == "else", "a user message instead of a result cancels the call"
+        assert (await talk.roles())[-4:] == ["assistant", "tool", "user", "assistant"]
+        # Changed tools apply from the next message on.
+        assert [tool[0] for tool in json.loads(await talk.say("tools", tools=[CLOCK]))] == ["get_time"]
+        assert await talk.say("call look_up") == "error: Unknown tool 'look_up'; known are get_time."
+
+
+async def test_permission_request_before_the_call_is_decided_by_the_client(tmp_path: Path) -> None:
     """The agent could run anything under a title: only a request over MCP is a call of the tool."""
-    session = await SessionClient.create(running, "ask look_up", own=[{"name": "other"}])
-    (asked,) = session.pending_calls
-    assert (asked["name"], asked["input"]) == ("other", {"a": 1})
-    await session.post(permission(asked, True))
-    (call,) = session.pending_calls
-    assert (call["name"], call["input"]) == ("look_up", {"a": 1})
-    await session.post(result(call, "asked"))
-    assert session.text == "asked"
-    await session.send_turn("ask look_up")
-    await session.post(permission(session.pending_calls[0], False))
-    assert session.text == "not called"
-    # Its program names the tool: the application runs that, so it needs no permission.
-    await session.send_turn("ask look_up named")
-    (call,) = session.pending_calls
-    assert (call["name"], call["input"]) == ("look_up", {"a": 1})
-    await session.post(result(call, "named"))
-    assert session.text == "named"
+    async with serving(tmp_path) as aap:
+        talk = await Talk.begin(aap, "ask look_up", own=[{"name": "other"}])
+        [asked] = talk.pending
+        assert (asked["name"], asked["input"]) == ("other", {"a": 1})
+        await talk.say(permission(asked, True))
+        [call] = talk.pending
+        assert (call["name"], call["input"]) == ("look_up", {"a": 1})
+        assert await talk.give("asked") == "asked"
+        await talk.say("ask look_up")
+        assert await talk.say(permission(talk.pending[0], False)) == "not called"
+        # Its program names the tool: the application runs that, so it needs no permission.
+        await talk.say("ask look_up named")
+        [call] = talk.pending
+        assert (call["name"], call["input"]) == ("look_up", {"a": 1})
+        assert await talk.give("named") == "named"
+        # One of a kind that is not listed is rejected.
+        unlisted = await Talk.begin(aap, "ask look_up")
+        assert unlisted.text == "not called"
+        assert await unlisted.say("ask no_such_tool named") == "not called"
 
 
-async def test_permission_request_of_a_kind_that_is_not_listed_is_rejected(running: RunningGateway) -> None:
-    session = await SessionClient.create(running, "ask look_up")
-    assert session.text == "not called"
-    assert await session.send_turn("ask no_such_tool named") == "not called"
-
-
-async def test_application_call_and_own_call_of_the_agent_in_parallel(running: RunningGateway) -> None:
-    session = await SessionClient.create(running, "mixed look_up", own=[{"name": "execute"}])
-    answers = 0
-    while session.last["stopReason"] == "tool_use":
-        answers += 1
-        assert answers <= 2
-        await session.post(*(result(c, "five") if c["name"] == "look_up" else permission(c, True) for c in session.pending_calls))
-    assert session.text == "five True"
-
-
-async def test_denied_call_is_an_error_result(running: RunningGateway) -> None:
-    session = await SessionClient.create(running, "call look_up")
-    await session.post({**permission(session.pending_calls[0], False), "reason": "not today"})
-    assert session.text == "error: Tool call denied: not today"
-
-
-async def test_user_message_instead_of_a_result_cancels_the_call(running: RunningGateway) -> None:
-    session = await SessionClient.create(running, "call look_up")
-    assert await session.send_turn("say else") == "else"
-    assert await session.roles() == ["user", "assistant", "tool", "user", "assistant"]
-
-
-async def test_changed_tools_apply_from_the_next_message_on(running: RunningGateway) -> None:
-    session = await SessionClient.create(running, "say one")
-    assert [tool[0] for tool in json.loads(await session.send_turn("tools", tools=[CLOCK]))] == ["get_time"]
-    assert await session.send_turn("recall") == "say one | tools | recall"
-    assert await session.send_turn("call look_up") == "error: Unknown tool 'look_up'; known are get_time."
-
-
-async def test_meta_lists_the_application_capability(running: RunningGateway) -> None:
-    agents = {agent["name"]: agent for agent in (await running.client.get("/meta")).json()["agents"]}
-    assert "application" in agents["small"]["capabilities"]
+async def test_application_call_and_own_call_of_the_agent_in_parallel(tmp_path: Path) -> None:
+    async with serving(tmp_path) as aap:
+        talk = await Talk.begin(aap, "mixed look_up", own=[{"name": "execute"}])
+        answers = 0
+        while talk.last["stopReason"] == "tool_use":
+            answers += 1
+            assert answers <= 2
+            await talk.say(*(result(c, "five") if c["name"] == "look_up" else permission(c, True) for c in talk.pending))
+        assert talk.text == "five True"
 
 
 async def test_call_that_is_pending_over_a_restart_cannot_be_answered(tmp_path: Path) -> None:
     """The agent cannot be given a history, so the result is rejected with 503 and the call stays pending."""
-    config = gateway_config(tmp_path, agents={"small": small_agent(tmp_path)})
-    async with run_gateway(config) as running:
-        session = await SessionClient.create(running, "call look_up")
-        call = session.pending_calls[0]
-    async with run_gateway(config) as running:
-        answer = await running.client.post(f"/session/{session.id}", json={"messages": [result(call, "late")]})
-        assert (answer.status_code, "cannot be given a history" in answer.text) == (503, True)
-        assert (await get_session(running.client, session.id))["state"] == "waiting"
+    async with serving(tmp_path) as aap:
+        talk = await Talk.begin(aap, "call look_up")
+    async with serving(tmp_path) as aap:
+        late = {"messages": [result(talk.pending[0], "late")]}
+        assert "cannot be given a history" in await expect_error(aap.post(talk.id, late), 503)
+        assert (await aap.get_session(talk.id))["state"] == "waiting"

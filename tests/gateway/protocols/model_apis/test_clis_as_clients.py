@@ -7,8 +7,6 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from gateway.security.authentication import ADMINISTRATOR
 from tests.support.daemon import RunningGateway
 from tests.support.requests import get_history
@@ -27,17 +25,6 @@ CODEX = {"tools": [EXEC, PATCH, AGENTS, HOSTED], "store": False, "include": ["re
 PDF = base64.b64encode(b"%PDF-1.4\n").decode()
 
 
-@pytest.fixture
-def play(portico: RunningGateway, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Make a scenario with these turns that of the agent `script`."""
-
-    def choose(*turns: Any) -> None:
-        options = portico.gateway.agents.get("script").settings.options
-        monkeypatch.setitem(options, "scenario", write_scenario(*turns))
-
-    return choose
-
-
 def call(name: str, **given: Any) -> dict[str, Any]:
     return {"app_tool": {"id": f"c_{name}", "name": name, "input": given}}
 
@@ -52,41 +39,39 @@ def user(text: str) -> dict[str, Any]:
     return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_calls_have_the_form_of_their_tools(portico: RunningGateway, play: Callable[..., None], stream: bool) -> None:
-    parallel = {"parallel": [call("apply_patch", input="*** Begin Patch"), call("multi_agent_v1__spawn_agent", task="look")]}
-    play([parallel, {"text": "{results.c_apply_patch}, {results.c_multi_agent_v1__spawn_agent}"}])
-    answer = await respond(portico, [user("go")], stream=stream)
-    assert "tools.web_search" in answer.headers["x-portico-ignored"].split(", ")
-    events = [json.loads(line[6:]) for line in answer.text.split("\n") if line.startswith("data: {")] if stream else []
-    response = events[-1]["response"] if stream else answer.json()
-    # A tool that only OpenAI's servers run is not among those of the response.
-    assert [tool["name"] for tool in response["tools"]] == ["exec_command", "apply_patch", "multi_agent_v1"]
-    patch, spawn = ({name: value for name, value in item.items() if name != "id"} for item in response["output"])
-    assert patch == {
-        "type": "custom_tool_call", "call_id": "c_apply_patch", "name": "apply_patch", "input": "*** Begin Patch",
-        "status": "completed",
-    }  # fmt: skip
-    assert spawn == {
-        "type": "function_call", "call_id": "c_multi_agent_v1__spawn_agent", "name": "spawn_agent",
-        "namespace": "multi_agent_v1", "arguments": '{"task":"look"}', "status": "completed",
-    }  # fmt: skip
-    if stream:
-        typed = [event for event in events if "custom_tool_call_input" in event["type"]]
-        assert [(event["type"], event.get("delta", event.get("input"))) for event in typed] == [
-            ("response.custom_tool_call_input.delta", "*** Begin Patch"),
-            ("response.custom_tool_call_input.done", "*** Begin Patch"),
+async def test_calls_have_the_form_of_their_tools(portico: RunningGateway, play: Callable[..., None]) -> None:
+    for stream in (False, True):
+        parallel = {"parallel": [call("apply_patch", input="*** Begin Patch"), call("multi_agent_v1__spawn_agent", task="look")]}
+        play([parallel, {"text": "{results.c_apply_patch}, {results.c_multi_agent_v1__spawn_agent}"}])
+        answer = await respond(portico, [user("go")], stream=stream)
+        assert "tools.web_search" in answer.headers["x-portico-ignored"].split(", "), stream
+        events = [json.loads(line[6:]) for line in answer.text.split("\n") if line.startswith("data: {")] if stream else []
+        response = events[-1]["response"] if stream else answer.json()
+        # A tool that only OpenAI's servers run is not among those of the response.
+        assert [tool["name"] for tool in response["tools"]] == ["exec_command", "apply_patch", "multi_agent_v1"], stream
+        patch, spawn = ({name: value for name, value in item.items() if name != "id"} for item in response["output"])
+        assert patch == {
+            "type": "custom_tool_call", "call_id": "c_apply_patch", "name": "apply_patch", "input": "*** Begin Patch",
+            "status": "completed",
+        }, stream  # fmt: skip
+        assert spawn == {
+            "type": "function_call", "call_id": "c_multi_agent_v1__spawn_agent", "name": "spawn_agent",
+            "namespace": "multi_agent_v1", "arguments": '{"task":"look"}', "status": "completed",
+        }, stream  # fmt: skip
+        if stream:
+            typed = [event for event in events if "custom_tool_call_input" in event["type"]]
+            assert [(event["type"], event.get("delta", event.get("input"))) for event in typed] == [
+                ("response.custom_tool_call_input.delta", "*** Begin Patch"),
+                ("response.custom_tool_call_input.done", "*** Begin Patch"),
+            ], stream
+        outputs = [
+            {"type": "custom_tool_call_output", "call_id": "c_apply_patch", "output": "patched"},
+            {"type": "function_call_output", "call_id": "c_multi_agent_v1__spawn_agent", "output": "spawned"},
         ]
-    outputs = [
-        {"type": "custom_tool_call_output", "call_id": "c_apply_patch", "output": "patched"},
-        {"type": "function_call_output", "call_id": "c_multi_agent_v1__spawn_agent", "output": "spawned"},
-    ]
-    after = await respond(portico, [user("go"), *response["output"], *outputs])
-    assert after.headers["x-portico-session"] == answer.headers["x-portico-session"]
-    assert after.json()["output"][-1]["content"][0]["text"] == "patched, spawned"
-
-
-async def test_the_agent_gets_functions(portico: RunningGateway, play: Callable[..., None]) -> None:
+        after = await respond(portico, [user("go"), *response["output"], *outputs])
+        assert after.headers["x-portico-session"] == answer.headers["x-portico-session"], stream
+        assert after.json()["output"][-1]["content"][0]["text"] == "patched, spawned", stream
+    # The agent gets functions.
     play([{"text": "hi"}])
     answer = await respond(portico, "go")
     session = await portico.gateway.sessions.get(ADMINISTRATOR, answer.headers["x-portico-session"])
@@ -95,9 +80,7 @@ async def test_the_agent_gets_functions(portico: RunningGateway, play: Callable[
     assert (patch.name, patch.description, patch.input_schema["required"]) == ("apply_patch", "Edit files.", ["input"])
     assert "start: /.+/s" in patch.input_schema["properties"]["input"]["description"]
     assert spawn.name == "multi_agent_v1__spawn_agent"
-
-
-async def test_a_stored_response_has_the_forms_too(portico: RunningGateway, play: Callable[..., None]) -> None:
+    # A stored response has the forms too.
     play([call("apply_patch", input="text"), {"text": "ok"}])
     made = (await respond(portico, "go", store=True)).json()
     again = (await portico.client.get(f"/v1/responses/{made['id']}")).json()
@@ -105,6 +88,14 @@ async def test_a_stored_response_has_the_forms_too(portico: RunningGateway, play
     result = {"type": "custom_tool_call_output", "call_id": "c_apply_patch", "output": "done"}
     after = await respond(portico, [result], store=True, previous_response_id=made["id"])
     assert after.json()["status"] == "completed"
+    # A required call of a tool of a namespace.
+    play([{"text": "no"}], {"when": "multi_agent_v1__spawn_agent", "steps": [call("multi_agent_v1__spawn_agent"), {"text": "x"}]})
+    choice = {"type": "function", "name": "spawn_agent", "namespace": "multi_agent_v1"}
+    answer = await respond(portico, "go", tool_choice=choice)
+    assert answer.json()["output"][-1]["name"] == "spawn_agent"
+    # One that only OpenAI's servers run cannot be required here.
+    answer = await respond(portico, "go", tool_choice={"type": "web_search"})
+    assert "tool_choice" in answer.headers["x-portico-ignored"]
 
 
 async def test_a_history_of_other_models_does_not_end_the_conversation(
@@ -126,30 +117,17 @@ async def test_a_history_of_other_models_does_not_end_the_conversation(
     assert "input.web_search_call" in answer.headers["x-portico-ignored"]
 
 
-@pytest.mark.parametrize(
-    ("tools", "text"),
-    [
+async def test_tools_that_are_none_are_refused(portico: RunningGateway) -> None:
+    for tools, text in (
         ([{"name": "x"}], "tools.0.type: missing"),
         ([{"type": "custom"}], "tools.0.name"),
         ([{"type": "namespace", "name": "a", "tools": {}}], "tools.0.tools: must be a list"),
         ([{"type": "namespace", "name": "a", "tools": [{"type": "function"}]}], "tools.0.tools.0.name"),
         ([EXEC, EXEC], "'exec_command' is taken"),
         ([{**EXEC, "parameters": []}], "tools.0.parameters: must be a JSON schema"),
-    ],
-)
-async def test_tools_that_are_none_are_refused(portico: RunningGateway, tools: list[Any], text: str) -> None:
-    answer = await portico.client.post("/v1/responses", json={"model": "script", "input": "x", "tools": tools})
-    assert answer.status_code == 400 and text in answer.json()["error"]["message"]
-
-
-async def test_a_required_call_of_a_tool_of_a_namespace(portico: RunningGateway, play: Callable[..., None]) -> None:
-    play([{"text": "no"}], {"when": "multi_agent_v1__spawn_agent", "steps": [call("multi_agent_v1__spawn_agent"), {"text": "x"}]})
-    choice = {"type": "function", "name": "spawn_agent", "namespace": "multi_agent_v1"}
-    answer = await respond(portico, "go", tool_choice=choice)
-    assert answer.json()["output"][-1]["name"] == "spawn_agent"
-    # One that only OpenAI's servers run cannot be required here.
-    answer = await respond(portico, "go", tool_choice={"type": "web_search"})
-    assert "tool_choice" in answer.headers["x-portico-ignored"]
+    ):
+        answer = await portico.client.post("/v1/responses", json={"model": "script", "input": "x", "tools": tools})
+        assert answer.status_code == 400 and text in answer.json()["error"]["message"], (tools, text)
 
 
 # -- content that agents do not take --------------------------------------------------------------------------------------
@@ -166,32 +144,51 @@ def document(**source: Any) -> dict[str, Any]:
     return {"type": "document", "title": "a.txt", "source": source}
 
 
-@pytest.mark.parametrize(
-    ("block", "text"),
-    [
-        (document(type="text", media_type="text/plain", data="hello"), "a.txt:\n\nhello"),
-        (document(type="base64", media_type="text/csv", data=base64.b64encode(b"a,b").decode()), "a.txt:\n\na,b"),
-        (
-            document(type="base64", media_type="application/pdf", data=PDF),
-            "[document of the type application/pdf named 'a.txt', which is not shown here]",
-        ),
-        (
-            document(type="url", url="https://example.com/a.pdf"),
-            "[document at https://example.com/a.pdf named 'a.txt', which is not shown here]",
-        ),
-        (document(type="content", content=[{"type": "text", "text": "part"}]), "a.txt:\n\npart"),
-        (document(type="file", file_id="f_1"), "[document named 'a.txt', which is not shown here]"),
-        (
-            {"type": "search_result", "source": "https://e.org", "title": "E", "content": [{"type": "text", "text": "found"}]},
-            "E:\n\nfound",
-        ),
-    ],
-)
-async def test_documents_are_text(portico: RunningGateway, play: Callable[..., None], block: Any, text: str) -> None:
+DOCUMENTS: list[Any] = [
+    (document(type="text", media_type="text/plain", data="hello"), "a.txt:\n\nhello"),
+    (document(type="base64", media_type="text/csv", data=base64.b64encode(b"a,b").decode()), "a.txt:\n\na,b"),
+    (
+        document(type="base64", media_type="application/pdf", data=PDF),
+        "[document of the type application/pdf named 'a.txt', which is not shown here]",
+    ),
+    (
+        document(type="url", url="https://example.com/a.pdf"),
+        "[document at https://example.com/a.pdf named 'a.txt', which is not shown here]",
+    ),
+    (document(type="content", content=[{"type": "text", "text": "part"}]), "a.txt:\n\npart"),
+    (document(type="file", file_id="f_1"), "[document named 'a.txt', which is not shown here]"),
+    (
+        {"type": "search_result", "source": "https://e.org", "title": "E", "content": [{"type": "text", "text": "found"}]},
+        "E:\n\nfound",
+    ),
+]
+
+
+async def test_documents_and_files_are_text(portico: RunningGateway, play: Callable[..., None]) -> None:
+    # Documents are text.
+    for block, text in DOCUMENTS:
+        play([{"text": "{prompt}"}])
+        answer = await messages(portico, {"role": "user", "content": [block]})
+        assert answer.json()["content"] == [{"type": "text", "text": text}], (block, text)
+        assert f"messages.content.{block['type']}" in answer.headers["x-portico-ignored"], (block, text)
+    # Files of the openai apis are text.
     play([{"text": "{prompt}"}])
-    answer = await messages(portico, {"role": "user", "content": [block]})
-    assert answer.json()["content"] == [{"type": "text", "text": text}]
-    assert f"messages.content.{block['type']}" in answer.headers["x-portico-ignored"]
+    data = "data:text/plain;base64," + base64.b64encode(b"hello").decode()
+    pdf = f"data:application/pdf;base64,{PDF}"
+    shown = "[document of the type application/pdf named 'a.pdf', which is not shown here]"
+    for file, text in (
+        ({"filename": "a.txt", "file_data": data}, "a.txt:\n\nhello"),
+        ({"filename": "a.pdf", "file_data": pdf}, shown),
+    ):
+        talk = [{"role": "user", "content": [{"type": "file", "file": file}]}]
+        answer = await portico.client.post("/v1/chat/completions", json={"model": "script", "messages": talk})
+        assert answer.json()["choices"][0]["message"]["content"] == text
+        answer = await respond(portico, [{"role": "user", "content": [{"type": "input_file", **file}]}])
+        assert answer.json()["output"][-1]["content"][0]["text"] == text
+        assert "input.content.input_file" in answer.headers["x-portico-ignored"]
+    audio = [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}}]}]
+    answer = await portico.client.post("/v1/chat/completions", json={"model": "script", "messages": audio})
+    assert answer.json()["choices"][0]["message"]["content"] == "[audio, which is not shown here]"
 
 
 async def test_a_conversation_with_a_pdf_in_a_result_goes_on(portico: RunningGateway, play: Callable[..., None]) -> None:
@@ -220,26 +217,6 @@ async def test_a_tool_of_the_servers_cannot_be_required(portico: RunningGateway,
     for choice in ({"type": "tool", "name": "web_search"}, {"type": "any"}):
         answer = await messages(portico, {"role": "user", "content": "x"}, tools=tools, tool_choice=choice)
         assert "tool_choice" in answer.headers["x-portico-ignored"].split(", ")
-
-
-async def test_files_of_the_openai_apis_are_text(portico: RunningGateway, play: Callable[..., None]) -> None:
-    play([{"text": "{prompt}"}])
-    data = "data:text/plain;base64," + base64.b64encode(b"hello").decode()
-    pdf = f"data:application/pdf;base64,{PDF}"
-    shown = "[document of the type application/pdf named 'a.pdf', which is not shown here]"
-    for file, text in (
-        ({"filename": "a.txt", "file_data": data}, "a.txt:\n\nhello"),
-        ({"filename": "a.pdf", "file_data": pdf}, shown),
-    ):
-        talk = [{"role": "user", "content": [{"type": "file", "file": file}]}]
-        answer = await portico.client.post("/v1/chat/completions", json={"model": "script", "messages": talk})
-        assert answer.json()["choices"][0]["message"]["content"] == text
-        answer = await respond(portico, [{"role": "user", "content": [{"type": "input_file", **file}]}])
-        assert answer.json()["output"][-1]["content"][0]["text"] == text
-        assert "input.content.input_file" in answer.headers["x-portico-ignored"]
-    audio = [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}}]}]
-    answer = await portico.client.post("/v1/chat/completions", json={"model": "script", "messages": audio})
-    assert answer.json()["choices"][0]["message"]["content"] == "[audio, which is not shown here]"
 
 
 async def test_reasoning_that_is_sent_back_as_it_came_continues_the_session(

@@ -38,33 +38,10 @@ async def test_the_list_has_the_agents_and_their_models(listing: RunningGateway)
         "owned_by": "script",
         "name": found["script"]["name"] + ": The big one",
     }
-
-
-async def test_a_model_by_its_id(listing: RunningGateway) -> None:
+    # A model by its id.
     for model in (await get(listing))["data"]:
         assert await get(listing, f"/v1/models/{model['id']}") == model
-
-
-async def test_an_unknown_model_is_not_found(portico: RunningGateway) -> None:
-    answer = await portico.client.get("/v1/models/gpt-4o")
-    assert answer.status_code == 404
-    error = answer.json()["error"]
-    assert (error["code"], error["param"], error["type"]) == ("model_not_found", "model", "invalid_request_error")
-
-
-async def test_an_agent_that_cannot_run_is_not_listed(tmp_path: Path) -> None:
-    missing = {"driver": "claude", "program": str(tmp_path / "no-such-program")}
-    async with run_gateway(gateway_config(tmp_path, agents={"missing": missing})) as portico:
-        assert "missing" not in {model["owned_by"] for model in (await get(portico))["data"]}
-        assert (await portico.client.get("/v1/models/missing")).status_code == 404
-
-
-async def test_models_that_a_session_may_not_choose_are_not_listed(listing: RunningGateway) -> None:
-    listing.gateway.agents.get("script").locked = frozenset({"model"})
-    assert [model["id"] for model in (await get(listing))["data"] if model["owned_by"] == "script"] == ["script"]
-
-
-async def test_the_shape_of_anthropic(listing: RunningGateway) -> None:
+    # The shape of anthropic.
     headers = {"anthropic-version": "2023-06-01"}
     answer = await get(listing, **headers)
     ids = [model["id"] for model in answer["data"]]
@@ -72,10 +49,27 @@ async def test_the_shape_of_anthropic(listing: RunningGateway) -> None:
     assert {model["type"] for model in answer["data"]} == {"model"}
     assert (await get(listing, "/v1/models/small", **headers))["type"] == "error"
     assert (await get(listing, "/v1/models/script/small", **headers))["id"] == "script/small"
+    echo = {"type": "model", "id": "echo", "display_name": "Echo", "created_at": "2025-01-01T00:00:00Z", "lifecycle": "active"}
+    assert answer["data"][-1] == await get(listing, "/v1/models/echo", **headers) == echo
+    # Models that a session may not choose are not listed.
+    listing.gateway.agents.get("script").locked = frozenset({"model"})
+    assert [model["id"] for model in (await get(listing))["data"] if model["owned_by"] == "script"] == ["script"]
 
 
-async def test_the_model_of_a_request_is_the_agents_option(portico: RunningGateway) -> None:
-    """Here with an agent that has no such option; CLIs have one."""
+async def test_what_is_unknown_or_cannot_run_is_not_found(portico: RunningGateway) -> None:
+    # An unknown model is not found.
+    answer = await portico.client.get("/v1/models/gpt-4o")
+    assert answer.status_code == 404
+    error = answer.json()["error"]
+    assert (error["code"], error["param"], error["type"]) == ("model_not_found", "model", "invalid_request_error")
+    # The model of a request is the agents option. Here with an agent that has no such option; CLIs have one.
     body = {"model": "script/small", "messages": [{"role": "user", "content": "hello"}]}
     error = (await portico.client.post("/v1/chat/completions", json=body)).json()["error"]
     assert "has no option 'model'" in error["message"]
+
+
+async def test_an_agent_that_cannot_run_is_not_listed(tmp_path: Path) -> None:
+    missing = {"driver": "claude", "program": str(tmp_path / "no-such-program")}
+    async with run_gateway(gateway_config(tmp_path, agents={"missing": missing})) as portico:
+        assert "missing" not in {model["owned_by"] for model in (await get(portico))["data"]}
+        assert (await portico.client.get("/v1/models/missing")).status_code == 404

@@ -25,16 +25,15 @@ def checks(found: dict[str, Any]) -> dict[str, tuple[str, str]]:
     return {one["name"]: (one["status"], one["text"]) for one in found["checks"]}
 
 
-async def test_daemon_and_agents_are_checked(portico: RunningGateway) -> None:
+async def test_daemon_and_agents_are_checked_and_tried(portico: RunningGateway) -> None:
+    # Daemon and agents are checked.
     found = await diagnosis(portico)
     by_name = checks(found)
     assert {"Portico", "Configuration", "Data folder", "Disk", "Key", "Daemon", "Sandbox", "Proxy"} <= by_name.keys()
     assert by_name["Daemon"][0] == "ok" and "running" in by_name["Daemon"][1]
     agents = {agent["state"]["name"]: agent for agent in found["agents"]}
     assert agents["script"]["check"]["status"] == "ok" and agents["script"]["trial"] is None
-
-
-async def test_agents_are_tried_on_request(portico: RunningGateway) -> None:
+    # Agents are tried on request.
     found = await diagnosis(portico, "?try=true")
     trial = next(agent["trial"] for agent in found["agents"] if agent["state"]["name"] == "echo")
     assert trial["error"] is None and trial["answer"]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from gateway.app import Gateway
 from gateway.config import parse
 from gateway.security.redaction import Redactor
@@ -39,9 +37,8 @@ async def test_key_is_added_used_listed_and_removed(portico: RunningGateway) -> 
     await expect_error(portico.client.delete("/v1/keys/phone"), 404)
 
 
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [
+async def test_wrong_name_is_refused(portico: RunningGateway) -> None:
+    for body, status in (
         ({"name": "../x"}, 400),
         ({"name": ""}, 400),
         ({"name": "x" * 65}, 400),
@@ -49,13 +46,10 @@ async def test_key_is_added_used_listed_and_removed(portico: RunningGateway) -> 
         ({}, 400),
         ({"name": "a", "key": "mine"}, 400),
         ({"name": "PHONE"}, 409),
-    ],
-    ids=str,
-)
-async def test_wrong_name_is_refused(portico: RunningGateway, body: dict[str, Any], status: int) -> None:
-    await portico.client.post("/v1/keys", json={"name": "phone"})
-    await expect_error(portico.client.post("/v1/keys", json=body), status)
-    assert [key["name"] for key in await listed(portico)] == ["phone"]
+    ):
+        await portico.client.post("/v1/keys", json={"name": "phone"})
+        await expect_error(portico.client.post("/v1/keys", json=body), status)
+        assert [key["name"] for key in await listed(portico)] == ["phone"], (body, status)
 
 
 async def test_named_key_may_not_manage_keys(portico: RunningGateway) -> None:

@@ -41,67 +41,51 @@ async def test_rules_of_all_agents_in_order(ruled: RunningGateway) -> None:
     assert agents["script"] == expected
     assert (await ruled.client.get("/v1/policy?agent=script")).json() == {"agents": [{"agent": "script", "rules": expected}]}
     assert "no agent 'x'" in await expect_error(ruled.client.get("/v1/policy?agent=x"), 400)
-
-
-@pytest.mark.parametrize(
-    ("line", "decision", "rule", "commands"),
-    [
-        ("git status", "allow", 0, [("git status", "allow", 0)]),
-        ("git status; rm -r x", "deny", 1, [("git status", "allow", 0), ("rm -r x", "deny", 1)]),
-        ("git status && make", "none", None, [("git status", "allow", 0), ("make", "none", None)]),
-        ("$X", "ask", 1, [("$X", "none", None)]),
-    ],
-)
-async def test_command_line_is_explained_command_by_command(
-    ruled: RunningGateway, line: str, decision: str, rule: int | None, commands: list[Any]
-) -> None:
-    answer = await check(ruled, "shell", {"command": line})
-    assert answer["decision"] == decision
-    assert (answer["rule"] or {}).get("index") == rule
-    assert [(one["text"], one["decision"], one["rule"]) for one in answer["commands"]] == commands
-    (read,) = answer["lines"]
-    assert (read["argument"], read["text"], read["known"]) == ("command", line, line != "$X")
-    assert (answer["reason"] == "never") == (decision == "deny")
-
-
-async def test_nested_and_listed_command_lines_are_found(ruled: RunningGateway) -> None:
-    given = {"steps": [{"cmd": ["bash", "-c", "rm x"]}, {"cmd": "ls"}]}
-    answer = await check(ruled, "other", given)
-    assert (answer["decision"], answer["rule"]) == ("none", None)
-    assert [line["argument"] for line in answer["lines"]] == ["steps.cmd", "steps.cmd"]
-    assert {"rm x", "ls"} <= {command["text"] for command in answer["commands"]}
-
-
-async def test_paths_are_resolved_in_the_given_folder(ruled: RunningGateway, tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to("/etc")
-    assert (await check(ruled, "write_note", {"path": "link/passwd"}))["decision"] == "deny"
-    assert (await check(ruled, "write_note", {"path": "link/passwd"}, cwd="/usr"))["decision"] == "none"
-    assert (await check(ruled, "write_note", {"path": "passwd"}, cwd="/etc"))["decision"] == "deny"
-
-
-async def test_check_is_what_a_session_does(ruled: RunningGateway) -> None:
-    agent = ruled.gateway.agents.get("script")
-    for tool, given in (("lookup", {}), ("lookup", None), ("shell", {"command": "rm x"}), ("shell", []), ("nothing", 5)):
-        evaluation = agent.policy.evaluate(tool, given)
-        answer = await check(ruled, tool, given)
-        assert answer["decision"] == (evaluation.verdict or "none")
-        assert (answer["rule"] or {}).get("index") == evaluation.rule
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
+    # Invalid check is refused.
+    for body in (
         {"tool": "x"},
         {"agent": "nobody", "tool": "x"},
         {"agent": "script", "tool": ""},
         {"agent": "script", "tool": "x", "cwd": "relative"},
         {"agent": "script", "tool": "x", "cwd": "/a\0b"},
         {"agent": "script", "tool": "x", "inputs": {}},
-    ],
-    ids=str,
-)
-async def test_invalid_check_is_refused(ruled: RunningGateway, body: dict[str, Any]) -> None:
-    await expect_error(ruled.client.post("/v1/policy/check", json=body), 400)
+    ):
+        await expect_error(ruled.client.post("/v1/policy/check", json=body), 400)
+
+
+async def test_calls_are_explained_as_a_session_decides_them(ruled: RunningGateway, tmp_path: Path) -> None:
+    # Command line is explained command by command.
+    for line, decision, rule, commands in (
+        ("git status", "allow", 0, [("git status", "allow", 0)]),
+        ("git status; rm -r x", "deny", 1, [("git status", "allow", 0), ("rm -r x", "deny", 1)]),
+        ("git status && make", "none", None, [("git status", "allow", 0), ("make", "none", None)]),
+        ("$X", "ask", 1, [("$X", "none", None)]),
+    ):
+        answer = await check(ruled, "shell", {"command": line})
+        assert answer["decision"] == decision, (line, decision)
+        assert (answer["rule"] or {}).get("index") == rule, (line, decision)
+        assert [(one["text"], one["decision"], one["rule"]) for one in answer["commands"]] == commands, (line, decision)
+        (read,) = answer["lines"]
+        assert (read["argument"], read["text"], read["known"]) == ("command", line, line != "$X"), (line, decision)
+        assert (answer["reason"] == "never") == (decision == "deny"), (line, decision)
+    # Nested and listed command lines are found.
+    given = {"steps": [{"cmd": ["bash", "-c", "rm x"]}, {"cmd": "ls"}]}
+    answer = await check(ruled, "other", given)
+    assert (answer["decision"], answer["rule"]) == ("none", None)
+    assert [line["argument"] for line in answer["lines"]] == ["steps.cmd", "steps.cmd"]
+    assert {"rm x", "ls"} <= {command["text"] for command in answer["commands"]}
+    # Paths are resolved in the given folder.
+    (tmp_path / "link").symlink_to("/etc")
+    assert (await check(ruled, "write_note", {"path": "link/passwd"}))["decision"] == "deny"
+    assert (await check(ruled, "write_note", {"path": "link/passwd"}, cwd="/usr"))["decision"] == "none"
+    assert (await check(ruled, "write_note", {"path": "passwd"}, cwd="/etc"))["decision"] == "deny"
+    # Check is what a session does.
+    agent = ruled.gateway.agents.get("script")
+    for tool, given in (("lookup", {}), ("lookup", None), ("shell", {"command": "rm x"}), ("shell", []), ("nothing", 5)):
+        evaluation = agent.policy.evaluate(tool, given)
+        answer = await check(ruled, tool, given)
+        assert answer["decision"] == (evaluation.verdict or "none")
+        assert (answer["rule"] or {}).get("index") == evaluation.rule
 
 
 async def test_named_keys_do_not_see_rules(ruled: RunningGateway) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -57,42 +58,40 @@ def options(write_scenario: WriteScenario) -> dict[str, str]:
     return {"scenario": write_scenario(SCENE)}
 
 
-@pytest.mark.parametrize("mode", ["delta", "message"])
-async def test_frames_of_aap_are_those_of_the_turns_stream(portico: RunningGateway, options: dict[str, str], mode: str) -> None:
-    client = portico.client
-    session = (await create_session(client, options=options, grants=GRANTS))["sessionId"]
-    for text in ("one", "two"):
-        body = {"messages": [{"role": "user", "content": text}], "stream": mode}
-        streamed = parsed((await client.post(f"/session/{session}", json=body)).text)
-        begin = int(streamed[0]["id"])
-        assert await frames(client, session, f"aap-{mode}", begin) == streamed
-
-
-async def test_json_of_aap_is_the_answer_of_the_turn(portico: RunningGateway, options: dict[str, str]) -> None:
+async def test_frames_of_aap_are_those_of_the_turns_stream(portico: RunningGateway, options: dict[str, str]) -> None:
+    for mode in ("delta", "message"):
+        client = portico.client
+        session = (await create_session(client, options=options, grants=GRANTS))["sessionId"]
+        for text in ("one", "two"):
+            body = {"messages": [{"role": "user", "content": text}], "stream": mode}
+            streamed = parsed((await client.post(f"/session/{session}", json=body)).text)
+            begin = int(streamed[0]["id"])
+            assert await frames(client, session, f"aap-{mode}", begin) == streamed, mode
+    # Json of aap is the answer of the turn.
     created = await create_session(portico.client, options=options, grants=GRANTS)
     session = created.pop("sessionId")
     assert await frames(portico.client, session, "aap-none") == [{"data": created}]
 
 
-@pytest.mark.parametrize("mode", ["delta", "message"])
-async def test_turn_after_a_permission(portico: RunningGateway, write_scenario: WriteScenario, mode: str) -> None:
-    client, scenario = portico.client, write_scenario([{"text": "Before."}, NOTE, {"text": "After."}])
-    session = (await create_session(client, options={"scenario": scenario}, grants=GRANTS))["sessionId"]
-    reply = {"role": "tool_permission", "toolCallId": "note", "granted": True}
-    answer = await client.post(f"/session/{session}", json={"messages": [reply], "stream": mode})
-    streamed = parsed(answer.text)
-    assert await frames(client, session, f"aap-{mode}", int(streamed[0]["id"])) == streamed
-    first = await frames(client, session, f"aap-{mode}")
-    assert first[-1]["data"]["stopReason"] == "tool_use" and "After." not in json.dumps(first)
-    messages = [frame["data"] for frame in await frames(client, session, "acp")]
-    assert [one.get("method") for one in messages][-1] == "session/request_permission"
-    assert [option["optionId"] for option in messages[-1]["params"]["options"]] == [
-        "allow_once", "allow_always", "reject_once", "reject_always",
-    ]  # fmt: skip
-    # The request was not made again, and nothing was decided.
-    second = [frame["data"] for frame in await frames(client, session, "acp", int(streamed[0]["id"]))]
-    assert second[-1] == {"jsonrpc": "2.0", "id": 1, "result": second[-1]["result"]}
-    assert second[-1]["result"]["stopReason"] == "end_turn"
+async def test_turn_after_a_permission(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    for mode in ("delta", "message"):
+        client, scenario = portico.client, write_scenario([{"text": "Before."}, NOTE, {"text": "After."}])
+        session = (await create_session(client, options={"scenario": scenario}, grants=GRANTS))["sessionId"]
+        reply = {"role": "tool_permission", "toolCallId": "note", "granted": True}
+        answer = await client.post(f"/session/{session}", json={"messages": [reply], "stream": mode})
+        streamed = parsed(answer.text)
+        assert await frames(client, session, f"aap-{mode}", int(streamed[0]["id"])) == streamed, mode
+        first = await frames(client, session, f"aap-{mode}")
+        assert first[-1]["data"]["stopReason"] == "tool_use" and "After." not in json.dumps(first), mode
+        messages = [frame["data"] for frame in await frames(client, session, "acp")]
+        assert [one.get("method") for one in messages][-1] == "session/request_permission", mode
+        assert [option["optionId"] for option in messages[-1]["params"]["options"]] == [
+            "allow_once", "allow_always", "reject_once", "reject_always",
+        ], mode  # fmt: skip
+        # The request was not made again, and nothing was decided.
+        second = [frame["data"] for frame in await frames(client, session, "acp", int(streamed[0]["id"]))]
+        assert second[-1] == {"jsonrpc": "2.0", "id": 1, "result": second[-1]["result"]}, mode
+        assert second[-1]["result"]["stopReason"] == "end_turn", mode
 
 
 async def test_frames_of_a_waiting_turn_decide_nothing(portico: RunningGateway, write_scenario: WriteScenario) -> None:
@@ -109,7 +108,8 @@ async def test_frames_of_a_waiting_turn_decide_nothing(portico: RunningGateway, 
     assert (await send_turn(client, session, {"role": "tool_permission", "toolCallId": "note", "granted": True}))["messages"]
 
 
-async def test_frames_of_acp(portico: RunningGateway, options: dict[str, str]) -> None:
+async def test_frames_of_acp_and_of_execute(portico: RunningGateway, options: dict[str, str]) -> None:
+    # Frames of acp.
     session = (await create_session(portico.client, options=options, grants=GRANTS))["sessionId"]
     messages = [frame["data"] for frame in await frames(portico.client, session, "acp")]
     updates = [message["params"]["update"] for message in messages if message.get("method") == "session/update"]
@@ -120,32 +120,25 @@ async def test_frames_of_acp(portico: RunningGateway, options: dict[str, str]) -
     assert text == "First.The second part is longer than a delta."
     assert messages[-1]["result"]["stopReason"] == "end_turn"
     assert all(message["params"]["sessionId"] == session for message in messages[:-1])
-
-
-async def test_frames_of_execute(portico: RunningGateway, options: dict[str, str]) -> None:
+    # Frames of execute.
     session = (await create_session(portico.client, options=options, grants=GRANTS))["sessionId"]
     events = [frame["data"] for frame in await frames(portico.client, session, "execute")]
     assert events[0] == {"kind": "thinking", "text": "Hm."}
     assert [event["kind"] for event in events][-2:] == ["usage", "session_end"]
 
 
-@pytest.mark.parametrize(
-    ("path", "protocol", "body"),
-    [
+async def test_frames_of_the_vendors_apis_are_those_of_their_streams(portico: RunningGateway) -> None:
+    for path, protocol, body in (
         ("/v1/chat/completions", "openai-chat", {"stream_options": {"include_usage": True}}),
         ("/v1/messages", "anthropic-messages", {"max_tokens": 100, "thinking": {"type": "adaptive"}}),
         ("/v1/responses", "openai-responses", {}),
-    ],
-)
-async def test_frames_of_the_vendors_apis_are_those_of_their_streams(
-    portico: RunningGateway, path: str, protocol: str, body: dict[str, Any]
-) -> None:
-    messages = {"input": "hello"} if "responses" in path else {"messages": [{"role": "user", "content": "hello"}]}
-    answer = await portico.client.post(path, json={"model": "echo", "stream": True, **messages, **body})
-    assert answer.status_code == 200, answer.text
-    session = answer.headers["x-portico-session"]
-    found = await frames(portico.client, session, protocol)
-    assert [_shape(frame) for frame in found] == [_shape(frame) for frame in parsed(answer.text)]
+    ):
+        messages = {"input": "hello"} if "responses" in path else {"messages": [{"role": "user", "content": "hello"}]}
+        answer = await portico.client.post(path, json={"model": "echo", "stream": True, **messages, **body})
+        assert answer.status_code == 200, answer.text
+        session = answer.headers["x-portico-session"]
+        found = await frames(portico.client, session, protocol)
+        assert [_shape(frame) for frame in found] == [_shape(frame) for frame in parsed(answer.text)], (path, protocol)
 
 
 def _shape(frame: dict[str, Any]) -> Any:
@@ -160,19 +153,19 @@ def _shape(frame: dict[str, Any]) -> Any:
     return shape(frame)
 
 
-@pytest.mark.parametrize("protocol", ["aap-delta", "acp", "openai-chat", "anthropic-messages", "openai-responses", "execute"])
-async def test_turn_at_work_has_its_frames_so_far(portico: RunningGateway, write_scenario: WriteScenario, protocol: str) -> None:
+async def test_turn_at_work_has_its_frames_so_far(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     options = {"scenario": write_scenario([{"text": "begun"}, {"hang": True}])}
     created = await portico.client.post("/aap/v3/sessions", json={"agent": {"name": "script", "options": options}})
     session = created.json()["sessionId"]
     turn = asyncio.create_task(send_turn(portico.client, session, "go"))
 
-    async def begun() -> list[dict[str, Any]] | None:
+    async def begun(protocol: str) -> list[dict[str, Any]] | None:
         log = await portico.client.get(f"/aap/v3/sessions/{session}/frames", params={"turn": 1, "protocol": protocol})
         return log.json()["frames"] if log.status_code == 200 and "begun" in log.text else None
 
-    found = await wait_until(begun)
-    assert "[DONE]" not in [frame["data"] for frame in found] and "stopReason" not in json.dumps(found)
+    for protocol in ("aap-delta", "acp", "openai-chat", "anthropic-messages", "openai-responses", "execute"):
+        found = await wait_until(functools.partial(begun, protocol))
+        assert "[DONE]" not in [frame["data"] for frame in found] and "stopReason" not in json.dumps(found), protocol
     await portico.client.post(f"/session/{session}/cancel")
     await turn
 
@@ -200,12 +193,17 @@ async def test_turn_of_a_message_that_steers(portico: RunningGateway, write_scen
     assert messages[0]["params"]["update"]["sessionUpdate"] == "user_message_chunk"
 
 
-@pytest.mark.parametrize(
-    "query", ["turn=2&protocol=acp", "turn=99&protocol=acp", "turn=0&protocol=acp", "turn=1&protocol=x", "turn=1", "protocol=acp"]
-)
-async def test_wrong_turn_or_protocol_is_refused(portico: RunningGateway, query: str) -> None:
-    session = (await create_session(portico.client, "echo"))["sessionId"]
-    await expect_error(portico.client.get(f"/aap/v3/sessions/{session}/frames?{query}"), 400)
+async def test_wrong_turn_or_protocol_is_refused(portico: RunningGateway) -> None:
+    for query in (
+        "turn=2&protocol=acp",
+        "turn=99&protocol=acp",
+        "turn=0&protocol=acp",
+        "turn=1&protocol=x",
+        "turn=1",
+        "protocol=acp",
+    ):
+        session = (await create_session(portico.client, "echo"))["sessionId"]
+        await expect_error(portico.client.get(f"/aap/v3/sessions/{session}/frames?{query}"), 400)
 
 
 async def test_frames_of_another_keys_session_are_not_found(portico: RunningGateway) -> None:
