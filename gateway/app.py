@@ -55,6 +55,7 @@ from gateway.sessions.registry import Sessions
 from gateway.sessions.search import SessionSearch
 from gateway.store import Store
 from gateway.store.sqlite import sqlite_url
+from gateway.store.times import STORE_TIMES, StoreTimes
 from gateway.store.urls import url_secrets
 from gateway.worktrees.worktrees import Worktrees
 
@@ -80,7 +81,7 @@ class Gateway:
     """The daemon without its HTTP server: its parts, opened and closed in order.
 
     Await `open` before the first request, and `close` after or during the last one. `clock` is the clock of all time limits.
-    `intervals` and `node_clock` are for a node of a cluster.
+    `intervals` and `node_clock` are for a node of a cluster, and `store_times` are the limits of time of the store.
     """
 
     store: Store
@@ -102,8 +103,9 @@ class Gateway:
         clock: Clock = SYSTEM_CLOCK,
         intervals: Intervals | None = None,
         node_clock: Clock = SYSTEM_CLOCK,
+        store_times: StoreTimes = STORE_TIMES,
     ) -> None:
-        self.clock = clock
+        self.clock, self.store_times = clock, store_times
         self.settings, self.redactor = settings, redactor
         self.cluster: Cluster | None = None
         """What this daemon has as one of a cluster; None without [node]."""
@@ -154,7 +156,7 @@ class Gateway:
         if self.cluster is not None:
             self.store = await self.cluster.open_store(settings.store.url, _instance(data_dir), data_dir / INSTANCE_ID)
         else:
-            self.store = await Store.open_alone(settings.store.url or sqlite_url(data_dir), in_use)
+            self.store = await Store.open_alone(settings.store.url or sqlite_url(data_dir), in_use, self.store_times)
         self.store.on_doubt(self.unanswered.doubt_began)
         try:
             with self.store.explained_errors():

@@ -49,7 +49,7 @@ class Cluster:
     async def open_store(self, url: str, instance: str, instance_file: Path) -> Store:
         """Open the store as the node `instance`. Raises ConfigError if another daemon runs as this node."""
         try:
-            return await Store.open_as_node(url, instance, self._intervals.silent)
+            return await Store.open_as_node(url, instance, self._intervals.silent, self._gateway.store_times)
         except NodeRuns as error:
             raise ConfigError(
                 f"{error}. Each node needs a data directory of its own: if {instance_file.parent} is a copy of that of another "

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from gateway.errors import StoreUnavailable
 from gateway.store.sql import Connection, Dialect
+from gateway.store.times import StoreTimes
 
 
 class Failure(Enum):
@@ -69,6 +70,7 @@ class Backend(Protocol):
     """The folder of the database file; None if the database is not a file."""
     single_connection: bool
     """Whether all reads and writes share one connection, and so one thread."""
+    times: StoreTimes
     is_pooled: bool
     """Whether this process is a node and a pooler is between it and the server. It is known after the first connection."""
 

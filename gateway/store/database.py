@@ -15,6 +15,7 @@ from gateway.store import schema, search_index
 from gateway.store.backend import Exclusion, Failure
 from gateway.store.node_ids import wait_until_silent, write_first
 from gateway.store.sql import Connection
+from gateway.store.times import STORE_TIMES, StoreTimes
 from gateway.store.transactions import IntegrityError, Transactions
 from gateway.store.urls import backend_of
 from gateway.store.versions import check_usable, store_version
@@ -29,31 +30,33 @@ class Database(Transactions):
     """Transactions of the database of a URL. Open with `await open(url)`. It knows no query but that of its version."""
 
     @classmethod
-    async def open(cls, url: str, in_use: Sequence[Path] = ()) -> Self:
+    async def open(cls, url: str, in_use: Sequence[Path] = (), times: StoreTimes = STORE_TIMES) -> Self:
         """Connects, and creates the tables in an empty database.
 
         Raises ConfigError if the database is of another version, with nothing in it changed, if it cannot be used at all, or if
         it is empty although it was used before: `in_use` are files and folders that are there only if it was.
         """
-        return await cls._open(url, in_use)
+        return await cls._open(url, in_use, times=times)
 
     @classmethod
-    async def open_alone(cls, url: str, in_use: Sequence[Path] = ()) -> Self:
+    async def open_alone(cls, url: str, in_use: Sequence[Path] = (), times: StoreTimes = STORE_TIMES) -> Self:
         """Opens a database as `open`, which no other daemon may use until it is closed. Raises ConfigError if one does.
 
         An SQLite file has no lock of its own: that of its data directory is held by the caller.
         """
-        return await cls._open(url, in_use, shared=False)
+        return await cls._open(url, in_use, shared=False, times=times)
 
     @classmethod
-    async def open_as_node(cls, url: str, node: str | None = None, silent: float = SILENT) -> Self:
+    async def open_as_node(
+        cls, url: str, node: str | None = None, silent: float = SILENT, times: StoreTimes = STORE_TIMES
+    ) -> Self:
         """Opens a database as `open_alone`, but other nodes may use it too. `node` is the id of this one.
 
         Raises NodeRuns if a daemon with the same id runs. One that keeps its connection to the database without a heartbeat for
         `silent` seconds does not: its connection is ended. From then on no other program gets the id until the database is closed
         or the connection lost. If one has got it, all writes raise NodeIdTaken.
         """
-        return await cls._open(url, shared=True, node=node, silent=silent)
+        return await cls._open(url, shared=True, node=node, silent=silent, times=times)
 
     @classmethod
     async def open_for_copy(cls, url: str) -> Self:
@@ -95,13 +98,14 @@ class Database(Transactions):
         node: str | None = None,
         silent: float = SILENT,
         for_copy: bool = False,
+        times: StoreTimes = STORE_TIMES,
     ) -> Self:
         """Opens a database, creates its tables if it is empty, and claims it, `shared` or not; None: without a claim.
 
         `node` is the id of the node that opens it: another one with that id is dead after `silent` seconds without a heartbeat.
         With `for_copy` it is the target of a copy.
         """
-        backend = backend_of(url)
+        backend = backend_of(url, times=times)
         if for_copy:
             backend.use_alone()
         database = cls(backend)

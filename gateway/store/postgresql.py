@@ -21,6 +21,7 @@ from gateway.store.backend import Exclusion, Failure, NodeIdTaken, ThreadConnect
 from gateway.store.postgresql_connection import AnsweredConnection
 from gateway.store.postgresql_texts import TextDumper, TextLoader
 from gateway.store.sql import Connection, Dialect
+from gateway.store.times import STORE_TIMES, StoreTimes
 
 CONNECT_ARGUMENTS = {
     "connect_timeout": 10,
@@ -32,20 +33,16 @@ CONNECT_ARGUMENTS = {
 }
 """Parameters of libpq, which the URL may replace. A server that is gone without a word is noticed after 20 to 25 seconds."""
 SETTINGS = (
-    "SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '60s'; SET extra_float_digits = 3; "
+    "SET idle_in_transaction_session_timeout = '60s'; SET extra_float_digits = 3; "
     "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3; "
     "SELECT set_config(name, value, false) FROM (VALUES ('idle_session_timeout', '0'), ('tcp_user_timeout', '20s')) "
     "AS later (name, value) WHERE current_setting(name, true) IS NOT NULL"
 )
-"""Of each connection. The first is what SQLite has as busy timeout. With the second, a daemon that is stopped in a transaction
-does not keep its locks: the transaction is rolled back, and repeated when the daemon goes on. With the third, numbers are read as
-they are stored. With those of TCP, the server notices after 20 to 25 seconds that the machine of a daemon is gone, and frees the
-daemon's lock. Not each version of the server has the last two. `idle_session_timeout` would end connections that hold the lock of
-a daemon.
+"""Of each connection, besides `lock_timeout`. With the first, a daemon that is stopped in a transaction does not keep its locks:
+the transaction is rolled back, and repeated when the daemon goes on. With the second, numbers are read as they are stored. With
+those of TCP, the server notices after 20 to 25 seconds that the machine of a daemon is gone, and frees the daemon's lock. Not
+each version of the server has the last two. `idle_session_timeout` would end connections that hold the lock of a daemon.
 """
-RESOLVE_TIMEOUT = 10.0
-"""Seconds in which the outcome of a commit without an answer is asked for: as long as SQLite waits for a lock."""
-RESOLVE_PAUSE = 0.1
 _CREATION_LOCK = 0x706F727469636F
 """The key of the advisory lock that the creation of the tables takes: `portico` in ASCII."""
 CREATION_WAIT = "SET LOCAL lock_timeout = '60s'"
@@ -82,7 +79,7 @@ waits for one that is at work.
 
 
 _BEGIN_IN_POOL = (
-    "SELECT set_config('lock_timeout', '10s', true), set_config('idle_in_transaction_session_timeout', '8s', true), "
+    "SELECT set_config('lock_timeout', :lock_timeout, true), set_config('idle_in_transaction_session_timeout', '8s', true), "
     f"pg_advisory_xact_lock_shared({_DAEMON_LOCK})"
 )
 """Second statement of each transaction of a node that writes through a pooler: another program may get the connection to the
@@ -102,11 +99,12 @@ class PostgresqlBackend:
     folder: Path | None = None
     single_connection = False
 
-    def __init__(self, url: str, shown: str, given: frozenset[str] = frozenset()) -> None:
+    def __init__(self, url: str, shown: str, given: frozenset[str] = frozenset(), times: StoreTimes = STORE_TIMES) -> None:
         self.name = self.url = shown
+        self.times, self._lock_timeout = times, f"{times.lock * 1000:.0f}ms"
         # Texts are sent in UTF-8 (postgresql_texts.py), whatever PGCLIENTENCODING or the URL says.
         parameters = {name: value for name, value in CONNECT_ARGUMENTS.items() if name not in given} | {"client_encoding": "utf8"}
-        self._open = partial(AnsweredConnection.opened, url, autocommit=True, **parameters)
+        self._open = partial(AnsweredConnection.opened, times.answer, url, autocommit=True, **parameters)
         self._connections = ThreadConnections(self.connect)
         self._writer = uuid4().hex
         self._number = self._last_number = 0
@@ -119,7 +117,7 @@ class PostgresqlBackend:
     def connect(self) -> Connection:
         driver = self._open()
         try:
-            _configure(driver)
+            _configure(driver, self._lock_timeout)
             # A pooler gives clients numbers of its own, by which they cancel statements.
             self.is_pooled = self._node is not None and driver.server_process != driver.info.backend_pid
             if self.is_pooled:
@@ -150,7 +148,7 @@ class PostgresqlBackend:
                 try:
                     connection.driver.execute("BEGIN")
                     if self.is_pooled:
-                        connection.execute(_BEGIN_IN_POOL)
+                        connection.execute(_BEGIN_IN_POOL, {"lock_timeout": self._lock_timeout})
                     connection.execute(_BEGIN, {"id": self._writer, "number": self._number})
                     yield connection
                     # Not prepared on the server, after which a message only names it: who looks at messages finds the commits.
@@ -269,7 +267,7 @@ class PostgresqlBackend:
         self._last_number = self._number
 
     def was_committed(self) -> bool:
-        deadline = time.monotonic() + RESOLVE_TIMEOUT
+        deadline = time.monotonic() + self.times.resolve
         number, self._last_number = self._number, self._number
         while True:
             try:
@@ -278,7 +276,7 @@ class PostgresqlBackend:
             except psycopg.Error:
                 if time.monotonic() > deadline:
                     raise
-                time.sleep(RESOLVE_PAUSE)
+                time.sleep(self.times.resolve_pause)
 
     def release_space(self, connection: Connection) -> bool:
         return False
@@ -398,14 +396,14 @@ def first_line(error: BaseException) -> str:
     return str(error).strip().split("\n", 1)[0]
 
 
-def _configure(connection: AnsweredConnection) -> None:
+def _configure(connection: AnsweredConnection, lock_timeout: str) -> None:
     encoding = connection.info.parameter_status("server_encoding")
     if encoding != "UTF8":
         raise ConfigError(
             f"the database {connection.info.dbname} has the encoding {encoding}: create one with the encoding UTF8 "
             "(createdb --encoding=UTF8 --template=template0 NAME)"
         )
-    connection.execute(SETTINGS)
+    connection.execute(f"SET lock_timeout = '{lock_timeout}'; {SETTINGS}")
     (connection.server_process,) = connection.execute("SELECT pg_backend_pid()").fetchone() or (0,)
     # Texts with NUL characters, which PostgreSQL refuses.
     connection.adapters.register_dumper(str, TextDumper)

@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg.abc import PQGen
 
+from gateway.store.times import STORE_TIMES
+
 Result = TypeVar("Result")
 
-ANSWER_TIMEOUT = 10.0
-"""Seconds of silence after which the server is asked whether it works on a statement. Locks are waited for no longer."""
 _IS_AT_WORK = (
     # A server that has read a part of a pipeline is active, and waits for the rest.
     "SELECT count(*) FROM pg_stat_activity WHERE pid = %s AND state = 'active' AND wait_event IS DISTINCT FROM 'ClientRead'"
@@ -29,19 +29,22 @@ class AnsweredConnection(psycopg.Connection[Any]):
     A statement may take as long as it needs: while the server is silent, a second connection asks for it.
     """
 
+    answer_timeout = STORE_TIMES.answer
+    """Seconds of silence after which the server is asked."""
     server_process = 0
     """The process id that the server has for the connection; 0 if a pooler may use another one for each transaction."""
     ask: Callable[[], bool]
 
     @classmethod
-    def opened(cls, *args: Any, **parameters: Any) -> AnsweredConnection:
-        """Returns a new connection. Raises psycopg.Error."""
+    def opened(cls, answer_timeout: float, *args: Any, **parameters: Any) -> AnsweredConnection:
+        """Returns a new connection to the database of `args` and `parameters`. Raises psycopg.Error."""
         connection = cls.connect(*args, **parameters)
+        connection.answer_timeout = answer_timeout
         connection.ask = partial(_is_at_work, connection, *args, **parameters)
         return connection
 
     def wait(self, gen: PQGen[Result], *args: Any, **more: Any) -> Result:
-        return super().wait(_answered(gen, self._require_work), *args, **more)
+        return super().wait(_answered(gen, self._require_work, self.answer_timeout), *args, **more)
 
     def _require_work(self) -> None:
         if not self.ask():
@@ -49,19 +52,21 @@ class AnsweredConnection(psycopg.Connection[Any]):
             raise psycopg.OperationalError("the server does not answer")
 
 
-class _Question(psycopg.Connection[Any]):
+class Question(psycopg.Connection[Any]):
     """Connection for one question, which fails if the answer does not come in time."""
 
+    answer_timeout = STORE_TIMES.answer
+
     def wait(self, gen: PQGen[Result], *args: Any, **more: Any) -> Result:
-        return super().wait(_answered(gen, self._fail), *args, **more)
+        return super().wait(_answered(gen, self._fail, self.answer_timeout), *args, **more)
 
     def _fail(self) -> None:
         self.pgconn.finish()
         raise psycopg.OperationalError("the server does not answer")
 
 
-def _answered(gen: PQGen[Result], silent: Callable[[], None]) -> PQGen[Result]:
-    """Yield what a generator of psycopg yields. Calls `silent` each time that nothing has come for ANSWER_TIMEOUT."""
+def _answered(gen: PQGen[Result], silent: Callable[[], None], seconds: float) -> PQGen[Result]:
+    """Yield what a generator of psycopg yields. Calls `silent` each time that nothing has come for so many seconds."""
     try:
         wanted = next(gen)
         since = time.monotonic()
@@ -69,7 +74,7 @@ def _answered(gen: PQGen[Result], silent: Callable[[], None]) -> PQGen[Result]:
             ready = yield wanted
             if ready:
                 since = time.monotonic()
-            elif time.monotonic() - since > ANSWER_TIMEOUT:
+            elif time.monotonic() - since > seconds:
                 silent()
                 since = time.monotonic()
             wanted = gen.send(ready)
@@ -82,7 +87,8 @@ def _answered(gen: PQGen[Result], silent: Callable[[], None]) -> PQGen[Result]:
 
 def _is_at_work(connection: AnsweredConnection, *args: Any, **parameters: Any) -> bool:
     try:
-        with _Question.connect(*args, **parameters) as question:
+        with Question.connect(*args, **parameters) as question:
+            question.answer_timeout = connection.answer_timeout
             if not connection.server_process:
                 # The pooler notices what becomes of its connections.
                 return question.execute("SELECT 1").fetchone() is not None

@@ -16,6 +16,7 @@ from gateway.errors import StoreUnavailable
 from gateway.private_files import correct_file, private_file
 from gateway.store.backend import Exclusion, Failure, ThreadConnections
 from gateway.store.sql import Connection, Dialect
+from gateway.store.times import STORE_TIMES, StoreTimes
 
 BUSY_SECONDS = 10
 """How long a statement waits for a lock: another process (`portico audit`) may hold it for a moment."""
@@ -84,7 +85,8 @@ class SqliteBackend:
     dialect: Dialect = "sqlite"
     is_pooled = False
 
-    def __init__(self, file: str | None) -> None:
+    def __init__(self, file: str | None, times: StoreTimes = STORE_TIMES) -> None:
+        self.times = times
         self._file = Path(file) if file is not None else None
         self.folder = self._file.parent if self._file is not None else None
         self.name = file or "sqlite://"

@@ -26,6 +26,7 @@ from gateway.store.search import SearchRepository
 from gateway.store.session_metadata import SessionMetadataRepository
 from gateway.store.sessions import SessionRepository
 from gateway.store.shared_repositories import SharedRepositories
+from gateway.store.times import STORE_TIMES, StoreTimes
 from gateway.store.worktrees import WorktreeRepository
 
 
@@ -58,27 +59,29 @@ class Store:
         self.shared = SharedRepositories(database)
 
     @classmethod
-    async def open(cls, url: str, in_use: Sequence[Path] = ()) -> Self:
+    async def open(cls, url: str, in_use: Sequence[Path] = (), times: StoreTimes = STORE_TIMES) -> Self:
         """Opens the database of a URL of the configuration.
 
         Raises ConfigError if it is of another version, with nothing in it changed, if it cannot be used at all, or if it is empty
         although it was used before: `in_use` are files and folders that are there only if it was.
         """
-        return cls(await Database.open(url, in_use))
+        return cls(await Database.open(url, in_use, times))
 
     @classmethod
-    async def open_alone(cls, url: str, in_use: Sequence[Path] = ()) -> Self:
+    async def open_alone(cls, url: str, in_use: Sequence[Path] = (), times: StoreTimes = STORE_TIMES) -> Self:
         """Opens a database as `open`, for a daemon that does not share it. Raises ConfigError if another one uses it."""
-        return cls(await Database.open_alone(url, in_use))
+        return cls(await Database.open_alone(url, in_use, times))
 
     @classmethod
-    async def open_as_node(cls, url: str, node: str | None = None, silent: float = SILENT) -> Self:
+    async def open_as_node(
+        cls, url: str, node: str | None = None, silent: float = SILENT, times: StoreTimes = STORE_TIMES
+    ) -> Self:
         """Opens a database as `open`, for the node of a cluster with this id.
 
         Raises ConfigError if a daemon that is no node uses it, and NodeRuns if a daemon with this id runs: one that is connected,
         and has not been without a heartbeat for `silent` seconds.
         """
-        return cls(await Database.open_as_node(url, node, silent))
+        return cls(await Database.open_as_node(url, node, silent, times))
 
     @classmethod
     async def open_unchanged(cls, url: str) -> Self:

@@ -33,17 +33,14 @@ GROUP_WRITES = 64
 ABANDONED = "the gateway is shutting down, and its store does not answer"
 READERS = 3
 """Threads for reads, each with a connection of its own (about 0.2 MB with SQLite). They start when they are needed."""
-READ_TIMEOUT = 5.0
-"""Seconds for which a read is repeated whose connection is lost: the restart of a server takes one or two."""
 READ_PAUSE = 0.2
+"""Seconds before a read is repeated whose connection is lost."""
 LOSSES = 2
 """Times that a transaction is executed whose connection is lost before it is stored."""
 CONFLICTS = 5
 """Times that a transaction is executed which other connections are in the way of: two that wait for each other, of which the
 database ends one. It has changed nothing then.
 """
-CONFLICT_PAUSE = 0.02
-"""Seconds before it is executed again, twice as long each time, and a random part of that: two writers go on in turn."""
 _UNAVAILABLE = (Failure.LOST, Failure.LOCKED, Failure.CONFLICT, Failure.UNAVAILABLE)
 
 
@@ -155,7 +152,7 @@ class Transactions:
     async def read(self, query: Callable[[Connection], Result]) -> Result:
         """Runs a function that only reads. It sees every write that has returned. All rows must be fetched within it.
 
-        Raises StoreUnavailable if the server of the database cannot be reached for READ_TIMEOUT.
+        Raises StoreUnavailable if the server of the database cannot be reached for `StoreTimes.read`.
         """
         loop, deadline = asyncio.get_running_loop(), 0.0
         while True:
@@ -164,7 +161,7 @@ class Transactions:
             except Exception as error:
                 if self._backend.failure(error) is not Failure.LOST:
                     raise
-                deadline = deadline or loop.time() + READ_TIMEOUT
+                deadline = deadline or loop.time() + self._backend.times.read
                 if self._explains or self.abandoned or loop.time() > deadline:
                     raise StoreUnavailable(f"the store cannot be read: {error}") from error
             await asyncio.sleep(READ_PAUSE)
@@ -316,7 +313,7 @@ class Transactions:
                         raise
                     raise _CommitFailed from error
             if failure is Failure.CONFLICT:
-                time.sleep(CONFLICT_PAUSE * 2**conflicts * random.random())
+                time.sleep(self._backend.times.conflict_pause * 2**conflicts * random.random())
 
     def _was_committed(self, outcomes: Sequence[Outcome], error: BaseException) -> bool:
         try:

@@ -12,6 +12,7 @@ from gateway.installation import command_for_extra
 from gateway.store.backend import Backend
 from gateway.store.sql import Dialect
 from gateway.store.sqlite import SqliteBackend
+from gateway.store.times import STORE_TIMES, StoreTimes
 
 SETTING = "store.url"
 """The setting of the configuration with the URL."""
@@ -42,16 +43,16 @@ class DatabaseUrl:
     parameters: frozenset[str] = frozenset()
 
 
-def backend_of(url: str, name: str = SETTING) -> Backend:
+def backend_of(url: str, name: str = SETTING, times: StoreTimes = STORE_TIMES) -> Backend:
     """Returns the backend of a URL of the configuration, without a connection. Raises ConfigError if there is none for it.
 
-    `name` is that of the URL in errors.
+    `name` is the name of the URL in errors.
     """
     parsed = database_url(url, name)
-    return SqliteBackend(parsed.file) if parsed.dialect == "sqlite" else _on_postgresql(parsed)
+    return SqliteBackend(parsed.file, times) if parsed.dialect == "sqlite" else _on_postgresql(parsed, times)
 
 
-def _on_postgresql(url: DatabaseUrl) -> Backend:
+def _on_postgresql(url: DatabaseUrl, times: StoreTimes) -> Backend:
     try:
         # It imports psycopg, which only an extra installs, and which takes 0.05 s and 8 MB.
         from gateway.store.postgresql import PostgresqlBackend
@@ -60,7 +61,7 @@ def _on_postgresql(url: DatabaseUrl) -> Backend:
             f"a store on PostgreSQL needs psycopg, which the extra `postgresql` installs ({error}). "
             f"Run: {command_for_extra('postgresql')}"
         ) from None
-    return PostgresqlBackend(url.text, url.shown, url.parameters)
+    return PostgresqlBackend(url.text, url.shown, url.parameters, times)
 
 
 def database_url(url: str, name: str = SETTING) -> DatabaseUrl:

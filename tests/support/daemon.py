@@ -22,6 +22,7 @@ from gateway.config import parse
 from gateway.http.server import Server, listening_address
 from gateway.security.redaction import Redactor
 from gateway.server.http_daemon import uvicorn_config
+from gateway.store.times import STORE_TIMES, StoreTimes
 from tests.support import cluster
 from tests.support.app_pool import app_of
 from tests.support.fork_server import forked_command
@@ -58,14 +59,17 @@ class RunningGateway:
 
 
 @asynccontextmanager
-async def run_gateway(config: Mapping[str, Any], clock: Clock = SYSTEM_CLOCK) -> AsyncIterator[RunningGateway]:
+async def run_gateway(
+    config: Mapping[str, Any], clock: Clock = SYSTEM_CLOCK, store_times: StoreTimes = STORE_TIMES
+) -> AsyncIterator[RunningGateway]:
     """Run a gateway in this loop, on a free port of 127.0.0.1; two nodes behind a proxy where tests.support.cluster says so."""
     if cluster.placement() and "node" not in config:
         async with _run_nodes(config, clock) as nodes:
             yield nodes
         return
     settings = parse(config)
-    async with serve_gateway(Gateway(settings, settings.auth.keys, Redactor(), clock=clock)) as running:
+    gateway = Gateway(settings, settings.auth.keys, Redactor(), clock=clock, store_times=store_times)
+    async with serve_gateway(gateway) as running:
         yield running
 
 

@@ -17,7 +17,7 @@ from gateway.errors import ConfigError, LeaseLost, SessionElsewhere
 from gateway.observability.health import DRAINED
 from gateway.security.authentication import request_is_forwarded
 from gateway.security.redaction import Redactor
-from gateway.store import postgresql
+from gateway.store.times import StoreTimes
 from tests.conftest import write_config
 from tests.gateway.nodes.three_nodes import begin, create_waiting, permission, rest, run_node, run_nodes, say, until
 from tests.gateway.nodes.two_nodes import ENCRYPTION_KEY, NODE_KEY
@@ -139,15 +139,12 @@ async def test_a_shutdown_releases_the_leases_and_removes_the_node(tmp_path: Pat
         assert run.stop_reason == "error"
 
 
-async def test_a_daemon_that_is_no_node_does_not_share_the_store_of_nodes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_daemon_that_is_no_node_does_not_share_the_store_of_nodes(tmp_path: Path) -> None:
     async with run_nodes(tmp_path, "a") as (a,):
         table = {"url": a.gateway.settings.store.url}
         config = gateway_config(tmp_path, server={"data_dir": str(tmp_path / "alone")}, store=table)
-        monkeypatch.setattr(postgresql, "SETTINGS", postgresql.SETTINGS.replace("'10s'", "'200ms'"))
         with pytest.raises(ConfigError, match="another daemon uses the database"):
-            await Gateway(parse(config), (), Redactor()).open()
+            await Gateway(parse(config), (), Redactor(), store_times=StoreTimes(lock=0.2)).open()
 
 
 def test_a_node_needs_a_store_on_postgresql_and_a_whole_address() -> None:

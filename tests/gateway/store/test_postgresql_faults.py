@@ -7,11 +7,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import psycopg
@@ -19,18 +20,11 @@ import pytest
 
 from gateway.errors import ConfigError, StoreUnavailable
 from gateway.installation import command_for_extra
-from gateway.store import (
-    EventRow,
-    IntegrityError,
-    MessageRow,
-    SessionRecord,
-    Store,
-    postgresql,
-    postgresql_connection,
-    transactions,
-)
+from gateway.store import EventRow, IntegrityError, MessageRow, SessionRecord, Store, transactions
 from gateway.store.database import Database
+from gateway.store.postgresql_connection import Question
 from gateway.store.sql import Connection
+from gateway.store.times import StoreTimes
 from tests.support.daemon import gateway_config, run_gateway
 from tests.support.postgresql import PASSWORD, PostgresqlServer, server, start_own_server
 from tests.support.postgresql_proxy import Proxy
@@ -39,6 +33,7 @@ from tests.support.stored_messages import message_bodies
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.one_store
+TIMES = StoreTimes(read=0.1, conflict_pause=0.001, answer=0.3, resolve=0.05, resolve_pause=0.01)
 
 
 @pytest.fixture
@@ -49,10 +44,10 @@ def proxy() -> Iterator[Proxy]:
 
 
 @pytest.fixture
-async def proxied(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Database]:
+async def proxied(proxy: Proxy) -> AsyncIterator[Database]:
     # The least that psycopg takes.
-    monkeypatch.setitem(postgresql.CONNECT_ARGUMENTS, "connect_timeout", 2)
-    found = await Database.open(server().tcp_url(server().create_database(), port=proxy.port))
+    url = f"{server().tcp_url(server().create_database(), port=proxy.port)}?connect_timeout=2"
+    found = await Database.open(url, times=TIMES)
     yield found
     await found.close()
 
@@ -142,10 +137,7 @@ async def test_a_group_of_writes_whose_answer_was_lost_is_stored_once(proxied: D
 
 
 @pytest.mark.parametrize("lost", ["request", "answer"])
-async def test_writes_wait_until_it_is_known_whether_they_are_stored(
-    proxied: Database, proxy: Proxy, lost: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(postgresql, "RESOLVE_TIMEOUT", 0.05)
+async def test_writes_wait_until_it_is_known_whether_they_are_stored(proxied: Database, proxy: Proxy, lost: str) -> None:
     await proxied.write(lambda connection: insert_process(connection, "0"))
     proxy.lose, proxy.leaves, proxy.marker = [lost], True, b"m1"
     writes = [asyncio.create_task(proxied.write(lambda connection, n=n: insert_process(connection, f"m{n}"))) for n in range(3)]  # type: ignore[misc]
@@ -161,22 +153,31 @@ async def test_writes_wait_until_it_is_known_whether_they_are_stored(
     assert not proxied.in_doubt and await proxied.write(lambda connection: insert_process(connection, "z")) == "z"
 
 
-async def test_nothing_is_written_before_it_is_known_whether_the_write_before_is_stored(
-    proxied: Database, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await proxied.write(lambda connection: insert_process(connection, "0"))
+REFUSE_TO_SAY = (
+    "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
+    "$$ BEGIN IF NEW.last_commit % 2 = 1 THEN RAISE EXCEPTION 'not told'; END IF; RETURN NEW; END $$",
+    "CREATE TRIGGER refuse BEFORE INSERT ON store_writers FOR EACH ROW EXECUTE FUNCTION refuse()",
+)
+"""The server executes writes, and only the question for the outcome of a commit fails: its number is odd."""
+
+
+async def test_nothing_is_written_before_it_is_known_whether_the_write_before_is_stored(proxy: Proxy) -> None:
+    name = server().create_database()
+    database = await Database.open(server().tcp_url(name, port=proxy.port), times=TIMES)
+    await database.write(lambda connection: insert_process(connection, "0"))
+    for statement in REFUSE_TO_SAY:
+        server().execute(statement, name)
     proxy.lose = ["answer"]
-    monkeypatch.setattr(postgresql, "_RESOLVE", "SELECT pg_terminate_backend(pg_backend_pid())")
-    monkeypatch.setattr(postgresql, "RESOLVE_TIMEOUT", 0.05)
-    write = asyncio.create_task(proxied.write(lambda connection: insert_process(connection, "doubt")))
-    await wait_until(lambda: proxied.in_doubt)
+    write = asyncio.create_task(database.write(lambda connection: insert_process(connection, "doubt")))
+    await wait_until(lambda: database.in_doubt)
     # The server could execute them, most of them together.
-    writes = [proxied.write(lambda connection, n=n: insert_process(connection, f"m{n}")) for n in range(20)]  # type: ignore[misc]
+    writes = [database.write(lambda connection, n=n: insert_process(connection, f"m{n}")) for n in range(20)]  # type: ignore[misc]
     ends = await asyncio.gather(*writes, return_exceptions=True)
-    assert all(isinstance(end, StoreUnavailable) for end in ends)
-    monkeypatch.undo()
+    assert all(isinstance(end, StoreUnavailable | psycopg.errors.RaiseException) for end in ends), ends
+    server().execute("DROP TRIGGER refuse ON store_writers", name)
     assert await write == "doubt"
-    assert await proxied.read(markers) == ["0", "doubt"]
+    assert await database.read(markers) == ["0", "doubt"]
+    await database.close()
 
 
 async def test_a_write_is_repeated_if_the_server_ends_its_connection_for_another_reason(proxied: Database) -> None:
@@ -210,7 +211,7 @@ async def test_reads_and_writes_go_on_after_the_connections_were_cut() -> None:
         await database.close()
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT, signal.SIGKILL], ids=lambda how: how.name)
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=lambda how: how.name)
 async def test_writes_during_a_restart_of_the_server_are_stored_once(own_server: PostgresqlServer, how: signal.Signals) -> None:
     store = await Store.open(own_server.url(own_server.create_empty_database()))
     stop, stored, failed = asyncio.Event(), list[str](), list[str]()
@@ -243,12 +244,8 @@ async def test_writes_during_a_restart_of_the_server_are_stored_once(own_server:
     assert set(stored) <= set(found) <= {*stored, *failed}
 
 
-async def test_a_server_that_is_away_makes_the_store_unavailable_until_it_is_back(
-    own_server: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(transactions, "READ_TIMEOUT", 0.1)
-    monkeypatch.setattr(postgresql, "RESOLVE_TIMEOUT", 0.1)
-    database = await Database.open(own_server.url(own_server.create_empty_database()))
+async def test_a_server_that_is_away_makes_the_store_unavailable_until_it_is_back(own_server: PostgresqlServer) -> None:
+    database = await Database.open(own_server.url(own_server.create_empty_database()), times=TIMES)
     try:
         await database.write(lambda connection: insert_process(connection, "before"))
         await database.read(markers)
@@ -288,45 +285,36 @@ async def test_a_run_survives_a_restart_of_the_server(own_server: PostgresqlServ
         assert (await create_session(portico.client, "echo", "next"))["stopReason"] == "end_turn"
 
 
-@pytest.mark.parametrize(
-    ("url", "told"),
-    [
-        (lambda found: found.tcp_url("none"), r"none.*createdb"),
-        (lambda found: found.tcp_url("postgres", port=1), r"check that the server runs, its address and its port"),
-        (lambda found: found.tcp_url("postgres", user="portico", password="wrong-secret"), r"password.*PGPASSWORD"),
-        (lambda found: found.tcp_url("postgres", user="portico"), r"password.*PGPASSWORD"),
-        (lambda found: f"{found.tcp_url('none', user='portico')}?password=wrong-secret", r"password.*PGPASSWORD"),
-        (lambda found: f"{found.tcp_url('none')}?sslpassword=wrong-secret", r"none.*createdb"),
-        (lambda found: "postgresql://portico:my@wrong-secret@127.0.0.1/db", r"more than one @.*%40"),
-        (lambda found: f"{found.tcp_url('postgres')}?sslmode=require", r"does not support SSL.*leave out sslmode"),
-        (lambda found: f"{found.tcp_url('postgres')}?sslmode=perhaps", r"check the parameters in the URL"),
-        (lambda found: found.tcp_url("postgres", port=2805), r"check that the server runs, its address and its port"),
-        (lambda found: "postgresql://portico:wrong-secret@host:port/db", r"no URL of a database"),
-        (lambda found: "mysql://portico:wrong-secret@localhost/db", r"no store for mysql.*postgresql://"),
-    ],
-    ids=[
-        "unknown database",
-        "no server",
-        "wrong password",
-        "no password",
-        "a parameter",
-        "password of a key",
-        "an @",
-        "no TLS",
-        "a wrong parameter",
-        "a port with 28",
-        "no url",
-        "another database",
-    ],
-)
-async def test_a_database_that_cannot_be_opened_is_explained_without_the_password(
-    url: object, told: str, caplog: pytest.LogCaptureFixture
-) -> None:
+UNUSABLE: dict[str, tuple[Callable[[PostgresqlServer], str], str]] = {
+    "unknown database": (lambda found: found.tcp_url("none"), r"none.*createdb"),
+    "no server": (lambda found: found.tcp_url("postgres", port=1), r"check that the server runs, its address and its port"),
+    "a port with 28": (
+        lambda found: found.tcp_url("postgres", port=2805),
+        r"check that the server runs, its address and its port",
+    ),
+    "wrong password": (
+        lambda found: found.tcp_url("postgres", user="portico", password="wrong-secret"),
+        r"password.*PGPASSWORD",
+    ),
+    "no password": (lambda found: found.tcp_url("postgres", user="portico"), r"password.*PGPASSWORD"),
+    "a parameter": (lambda found: f"{found.tcp_url('none', user='portico')}?password=wrong-secret", r"password.*PGPASSWORD"),
+    "password of a key": (lambda found: f"{found.tcp_url('none')}?sslpassword=wrong-secret", r"none.*createdb"),
+    "an @": (lambda found: "postgresql://portico:my@wrong-secret@127.0.0.1/db", r"more than one @.*%40"),
+    "no TLS": (lambda found: f"{found.tcp_url('postgres')}?sslmode=require", r"does not support SSL.*leave out sslmode"),
+    "a wrong parameter": (lambda found: f"{found.tcp_url('postgres')}?sslmode=perhaps", r"check the parameters in the URL"),
+    "no url": (lambda found: "postgresql://portico:wrong-secret@host:port/db", r"no URL of a database"),
+    "another database": (lambda found: "mysql://portico:wrong-secret@localhost/db", r"no store for mysql.*postgresql://"),
+}
+
+
+async def test_a_database_that_cannot_be_opened_is_explained_without_the_password(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    with pytest.raises(ConfigError, match=told) as failure:
-        await Store.open(url(server()))  # type: ignore[operator]
-    assert "wrong-secret" not in f"{failure.value} {caplog.text}"
-    assert "\n" not in str(failure.value)
+    for name, (url, told) in UNUSABLE.items():
+        with pytest.raises(ConfigError) as failure:
+            await Store.open(url(server()))
+        assert re.search(told, str(failure.value)), (name, failure.value)
+        assert "wrong-secret" not in f"{failure.value} {caplog.text}", name
+        assert "\n" not in str(failure.value), name
 
 
 async def test_the_password_comes_from_the_url_or_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -408,9 +396,8 @@ async def test_a_write_that_the_server_ends_for_the_sake_of_another_is_executed_
     await database.close()
 
 
-async def test_a_write_that_is_always_in_the_way_of_others_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transactions, "CONFLICT_PAUSE", 0.001)
-    database = await Database.open(server().url(server().create_database()))
+async def test_a_write_that_is_always_in_the_way_of_others_is_refused() -> None:
+    database = await Database.open(server().url(server().create_database()), times=TIMES)
     executed = 0
 
     def write(connection: Connection) -> None:
@@ -426,27 +413,26 @@ async def test_a_write_that_is_always_in_the_way_of_others_is_refused(monkeypatc
     await database.close()
 
 
-@pytest.mark.parametrize("shared", [False, True])
-async def test_a_write_that_fails_does_not_take_the_lock_of_the_daemon_to_another_connection(shared: bool) -> None:
-    url = server().url(server().create_database())
-    store = await (Store.open_as_node if shared else Store.open_alone)(url)
-    process = "SELECT pg_backend_pid()"
-    before = await store._database.write(lambda connection: connection.value(process))
-    for failing in ("SELECT 1 / 0", "no statement", "INSERT INTO store_version VALUES (NULL)"):
-        with pytest.raises((psycopg.Error, IntegrityError)):
-            await store._database.write(lambda connection, failing=failing: connection.execute(failing))  # type: ignore[misc]
-        # It would wait for the lock of its own connection.
-        assert await store._database.write(lambda connection: connection.value(process)) == before
-    await store.close()
+def process_of(connection: Connection) -> object:
+    return connection.value("SELECT pg_backend_pid()")
+
+
+async def test_a_write_that_fails_does_not_take_the_lock_of_the_daemon_to_another_connection() -> None:
+    for opened in (Database.open_alone, Database.open_as_node):
+        database = await opened(server().url(server().create_database()))
+        before = await database.write(process_of)
+        for failing in ("SELECT 1 / 0", "no statement", "INSERT INTO store_version VALUES (NULL)"):
+            with pytest.raises((psycopg.Error, IntegrityError)):
+                await database.write(lambda connection, failing=failing: connection.execute(failing))  # type: ignore[misc]
+            # It would wait for the lock of its own connection.
+            assert await database.write(process_of) == before
+        await database.close()
 
 
 @pytest.mark.parametrize("lost", [pytest.param("request", marks=pytest.mark.long), "answer"])
 async def test_a_server_that_accepts_all_and_answers_nothing_blocks_nobody_for_ever(
-    proxied: Database, proxy: Proxy, lost: str, monkeypatch: pytest.MonkeyPatch
+    proxied: Database, proxy: Proxy, lost: str
 ) -> None:
-    monkeypatch.setattr(postgresql, "RESOLVE_TIMEOUT", 0.05)
-    monkeypatch.setattr(postgresql_connection, "ANSWER_TIMEOUT", 0.3)
-    monkeypatch.setattr(transactions, "READ_TIMEOUT", 0.1)
     await proxied.write(lambda connection: insert_process(connection, "0"))
     await proxied.read(markers)
     proxy.lose, proxy.leaves, proxy.silent, proxy.marker = [lost], True, True, b"doubt"
@@ -465,30 +451,21 @@ async def test_a_server_that_accepts_all_and_answers_nothing_blocks_nobody_for_e
     assert await proxied.write(lambda connection: insert_process(connection, "z")) == "z"
 
 
-async def test_a_statement_may_take_longer_than_the_server_may_be_silent(
-    proxied: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(postgresql_connection, "ANSWER_TIMEOUT", 0.2)
+async def test_a_statement_may_take_longer_than_the_server_may_be_silent(proxied: Database) -> None:
     for execute in (proxied.read, proxied.write):
-        assert await execute(lambda connection: connection.value("SELECT 1 FROM pg_sleep(1)")) == 1
+        assert await execute(lambda connection: connection.value("SELECT 1 FROM pg_sleep(0.7)")) == 1
 
 
-async def test_a_connection_that_has_lost_a_statement_is_not_waited_for(
-    proxied: Database, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_connection_that_has_lost_a_statement_is_not_waited_for(proxied: Database, proxy: Proxy) -> None:
     """The server is there, and waits for the statement."""
-    monkeypatch.setattr(postgresql_connection, "ANSWER_TIMEOUT", 0.3)
     await proxied.write(lambda connection: insert_process(connection, "0"))
     proxy.lose, proxy.silent, proxy.marker = ["request"], True, b"again"
     assert await proxied.write(lambda connection: insert_process(connection, "again")) == "again"
     assert (proxy.lost, await proxied.read(markers)) == (1, ["0", "again"])
 
 
-async def test_a_connection_that_has_lost_the_rest_of_a_transaction_is_not_waited_for(
-    proxied: Database, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_connection_that_has_lost_the_rest_of_a_transaction_is_not_waited_for(proxied: Database, proxy: Proxy) -> None:
     """The server has executed what came before it, and waits for the rest."""
-    monkeypatch.setattr(postgresql_connection, "ANSWER_TIMEOUT", 0.3)
     await proxied.write(lambda connection: insert_process(connection, "0"))
     at_work = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND wait_event = 'ClientRead'"
     executed = 0
@@ -509,9 +486,9 @@ async def test_a_connection_that_has_lost_the_rest_of_a_transaction_is_not_waite
     assert (proxy.lost, executed, await proxied.read(markers)) == (1, 2, ["0", "again"])
 
 
-def test_the_question_whether_the_server_works_is_not_waited_for_either(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgresql_connection, "ANSWER_TIMEOUT", 0.2)
-    question = postgresql_connection._Question.connect(server().url(server().create_database()))
+def test_the_question_whether_the_server_works_is_not_waited_for_either() -> None:
+    question = Question.connect(server().url(server().create_database()))
+    question.answer_timeout = 0.2
     with pytest.raises(psycopg.OperationalError, match="the server does not answer"):
         question.execute("SELECT pg_sleep(60)")
     assert question.closed
