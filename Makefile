@@ -7,7 +7,7 @@ PEERS := .peers
 
 .DEFAULT_GOAL := help
 .PHONY: help install run test test-long test-places test-cluster test-real test-console test-containers test-all smoke check lint types
-.PHONY: types-macos format bench bench-guard bench-peers faults faults-cluster fuzz matrix clean
+.PHONY: types-macos format bench bench-guard bench-peers faults faults-cluster fuzz matrix mutants clean
 
 help: ## Print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -29,6 +29,10 @@ $(VENV)/.dev: pyproject.toml $(VENV)/.run
 
 $(VENV)/.console: tests/console/requirements.txt $(VENV)/.dev
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r tests/console/requirements.txt
+	@touch $@
+
+$(VENV)/.mutants: tests/mutants/requirements.txt $(VENV)/.dev
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r tests/mutants/requirements.txt
 	@touch $@
 
 $(CLIS)/.installed: tests/real/package.json
@@ -174,5 +178,8 @@ fuzz: $(VENV)/.dev ## Send random commands and mishaps to sessions for MINUTES=5
 matrix: $(VENV)/.dev ## Check releases of the CLIs (CLI=claude|codex|gemini SINCE=6m N=7, VERSION=V): docs/compatibility.md
 	@$(BIN)/python -m tests.matrix $(if $(CLI),--cli $(CLI)) $(if $(SINCE),--since $(SINCE)) $(if $(N),--count $(N)) $(if $(VERSION),--version $(VERSION))
 
+mutants: $(VENV)/.mutants ## Change the product in 100 places and print which changes the tests detect, in hours: docs/testing.md
+	@$(BIN)/python -m tests.mutants $(MUTANTS)
+
 clean: ## Remove everything that the other targets create
-	rm -rf $(VENV) $(CLIS) $(PEERS) .test-all build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(CLIS) $(PEERS) .test-all .mutants build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
