@@ -12,7 +12,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count, groupby, islice
 from typing import Any, NamedTuple, cast
@@ -60,6 +60,15 @@ EndOfTurn = Callable[..., Awaitable[None]]
 """Stores the last row of a turn and the state of its run."""
 
 
+@dataclass(frozen=True)
+class LogLimits:
+    """How many bytes of a log are kept in memory, unwritten while the agent goes on, and in one row of the store."""
+
+    kept: int = KEPT_BYTES
+    unwritten: int = UNWRITTEN_BYTES
+    row: int = ROW_BYTES
+
+
 class EventLog:
     """`append`, `reserved`, `end_turn` and `wait_for_capacity` are for its one writer, `read` is for all readers.
 
@@ -79,8 +88,10 @@ class EventLog:
         all_written: Callable[[], None] = lambda: None,
         clock: Clock = SYSTEM_CLOCK,
         lease: Fence | None = None,
+        limits: LogLimits | None = None,
     ) -> None:
         self.clock, self._lease = clock, lease
+        self._limits = limits or LogLimits(KEPT_BYTES, UNWRITTEN_BYTES, ROW_BYTES)
         self.log_id, self._stored_first, self._all_written = log_id, stored_first, all_written
         self._store = store
         self._recent: deque[Entry] = deque()
@@ -251,8 +262,8 @@ class EventLog:
         return self._unwritten_bytes
 
     async def wait_for_capacity(self, stop: asyncio.Event | None = None) -> None:
-        """Wait until less than UNWRITTEN_BYTES is unwritten, or `stop` is set: back-pressure on the agent of a slow store."""
-        while self._unwritten_bytes > UNWRITTEN_BYTES and self._writer is not None and not (stop and stop.is_set()):
+        """Wait until less than `LogLimits.unwritten` bytes wait for the store, or `stop` is set: back-pressure on the agent."""
+        while self._unwritten_bytes > self._limits.unwritten and self._writer is not None and not (stop and stop.is_set()):
             await self._batch_written(None, stop)
 
     async def written(self, timeout: float | None = None, stop: asyncio.Event | None = None) -> bool:
@@ -505,13 +516,13 @@ class EventLog:
 
     def _next_batch(self) -> list[Entry]:
         size = self._unwritten_bytes - OVERHEAD * len(self._unwritten)
-        if size <= ROW_BYTES and self._ends.keys() <= {self._unwritten[-1].seq}:
+        if size <= self._limits.row and self._ends.keys() <= {self._unwritten[-1].seq}:
             batch, self._unwritten = self._unwritten, []
             return batch
         size = 0
         for n, entry in enumerate(self._unwritten):
             size += len(entry.data)
-            if n and (size > ROW_BYTES or self._unwritten[n - 1].seq in self._ends):
+            if n and (size > self._limits.row or self._unwritten[n - 1].seq in self._ends):
                 batch, self._unwritten = self._unwritten[:n], self._unwritten[n:]
                 return batch
         batch, self._unwritten = self._unwritten, []
@@ -534,10 +545,10 @@ class EventLog:
     def _trim(self) -> None:
         kept, encoded, recent, stored = self._kept, self._encoded, self._recent, self._stored
         before = len(encoded)
-        while kept > KEPT_BYTES and encoded:
+        while kept > self._limits.kept and encoded:
             kept -= len(encoded.popleft()) + ENCODED_OVERHEAD
         self._first_encoded += before - len(encoded)
-        while kept > KEPT_BYTES and recent and recent[0].seq <= stored:
+        while kept > self._limits.kept and recent and recent[0].seq <= stored:
             kept -= len(recent.popleft().data) + OVERHEAD
         self._kept = kept
 

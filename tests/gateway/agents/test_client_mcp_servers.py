@@ -18,7 +18,7 @@ from gateway.errors import ConfigError
 from gateway.security.authentication import Caller
 from gateway.store import AuditRecord
 from tests.gateway.cli.test_acp import small_agent
-from tests.gateway.protocols.acp.client import Client, RpcFailed, connect
+from tests.support.acp_client import Client, RpcFailed, connect
 from tests.support.daemon import RunningGateway, gateway_config, run_gateway
 
 FILES = {"name": "files", "command": "/bin/files", "args": ["-x"], "env": [{"name": "TOKEN", "value": "tok-5up3r-long"}]}

@@ -32,21 +32,22 @@ async def without_key(gateway: RunningGateway, method: str, path: str, **headers
         return await client.request(method, path, headers={"Accept-Encoding": "identity", **headers})
 
 
-@pytest.mark.parametrize("path", ["/console/", "/console/sessions/sess_1", "/console/a/b/c.html"])
-async def test_every_path_of_the_console_is_its_page(gateway: RunningGateway, path: str) -> None:
-    response = await without_key(gateway, "GET", path)
-    assert response.status_code == 200 and response.headers["content-type"] == "text/html; charset=utf-8"
-    assert response.content == (ROOT / "index.html").read_bytes()
-    policy = response.headers["content-security-policy"]
-    assert "default-src 'none'" in policy and "script-src 'self';" in policy and "frame-ancestors 'none'" in policy
-    assert "unsafe" not in policy
-    assert response.headers.get_list("x-content-type-options") == ["nosniff"]
-    assert response.headers["referrer-policy"] == "no-referrer"
-    head = await without_key(gateway, "HEAD", path)
-    assert head.status_code == 200 and head.headers["content-length"] == response.headers["content-length"] and not head.content
-
-
-async def test_files_have_their_types_and_are_compressed(gateway: RunningGateway) -> None:
+async def test_pages_and_files_of_the_console(gateway: RunningGateway) -> None:
+    # Every path of the console is its page.
+    for path in ("/console/", "/console/sessions/sess_1", "/console/a/b/c.html"):
+        response = await without_key(gateway, "GET", path)
+        assert response.status_code == 200 and response.headers["content-type"] == "text/html; charset=utf-8", path
+        assert response.content == (ROOT / "index.html").read_bytes(), path
+        policy = response.headers["content-security-policy"]
+        assert "default-src 'none'" in policy and "script-src 'self';" in policy and "frame-ancestors 'none'" in policy, path
+        assert "unsafe" not in policy, path
+        assert response.headers.get_list("x-content-type-options") == ["nosniff"], path
+        assert response.headers["referrer-policy"] == "no-referrer", path
+        head = await without_key(gateway, "HEAD", path)
+        assert (
+            head.status_code == 200 and head.headers["content-length"] == response.headers["content-length"] and not head.content
+        ), path
+    # Files have their types and are compressed.
     plain = await without_key(gateway, "GET", "/console/assets/vendor/marked.js")
     assert plain.headers["content-type"] == "text/javascript; charset=utf-8" and "content-encoding" not in plain.headers
     async with (
@@ -57,25 +58,34 @@ async def test_files_have_their_types_and_are_compressed(gateway: RunningGateway
         sent = b"".join([chunk async for chunk in response.aiter_raw()])
     assert gzip.decompress(sent) == plain.content and len(sent) < len(plain.content) / 2
     assert response.headers["etag"] != plain.headers["etag"]
-
-
-async def test_a_file_that_has_not_changed_is_not_sent_again(gateway: RunningGateway) -> None:
+    # A file that has not changed is not sent again.
     first = await without_key(gateway, "GET", "/console/assets/vendor/marked.js")
     assert first.headers["cache-control"] == "no-cache"
     again = await without_key(gateway, "GET", "/console/assets/vendor/marked.js", **{"If-None-Match": first.headers["etag"]})
     assert again.status_code == 304 and not again.content and again.headers["etag"] == first.headers["etag"]
     other = await without_key(gateway, "GET", "/console/assets/vendor/marked.js", **{"If-None-Match": '"other"'})
     assert other.status_code == 200
-
-
-@pytest.mark.parametrize(
-    "path",
-    ["none.js", "../routes.py", "..%2froutes.py", "%2e%2e/routes.py", "vendor", "vendor/", "//etc/passwd", ".git", "a%00"],
-)
-async def test_other_paths_of_files_are_not_found(gateway: RunningGateway, path: str) -> None:
-    response = await without_key(gateway, "GET", f"/console/assets/{path}")
-    # The client removes dots of a path itself, and what is left is a path of the page.
-    assert response.status_code == 404 or response.content == (ROOT / "index.html").read_bytes()
+    # Other paths of files are not found.
+    for path in (
+        "none.js",
+        "../routes.py",
+        "..%2froutes.py",
+        "%2e%2e/routes.py",
+        "vendor",
+        "vendor/",
+        "//etc/passwd",
+        ".git",
+        "a%00",
+    ):
+        response = await without_key(gateway, "GET", f"/console/assets/{path}")
+        # The client removes dots of a path itself, and what is left is a path of the page.
+        assert response.status_code == 404 or response.content == (ROOT / "index.html").read_bytes(), path
+    # Browsers are led to the console and programs are not.
+    for path in ("/", "/console"):
+        led = await without_key(gateway, "GET", path, Accept="text/html,application/xhtml+xml")
+        assert (led.status_code, led.headers["location"]) == (307, "/console/")
+    program = await without_key(gateway, "GET", "/")
+    assert program.status_code == 404 and "error" in program.json()
 
 
 def test_no_path_leads_out_of_the_folder(tmp_path: Path) -> None:
@@ -108,14 +118,6 @@ def test_a_file_that_was_edited_is_read_again(tmp_path: Path) -> None:
     after = files.find("page.js")
     assert before is not None and after is not None
     assert (before.content, after.content) == (b"one", b"three") and before.etag != after.etag
-
-
-async def test_browsers_are_led_to_the_console_and_programs_are_not(gateway: RunningGateway) -> None:
-    for path in ("/", "/console"):
-        led = await without_key(gateway, "GET", path, Accept="text/html,application/xhtml+xml")
-        assert (led.status_code, led.headers["location"]) == (307, "/console/")
-    program = await without_key(gateway, "GET", "/")
-    assert program.status_code == 404 and "error" in program.json()
 
 
 async def test_the_console_can_be_switched_off(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def scripted(write_scenario: WriteScenario, *turns: Any) -> dict[str, str]:
     return {"scenario": write_scenario(*turns)}
 
 
-async def test_a_conversation_continues_its_session(portico: RunningGateway) -> None:
+async def test_a_conversation_continues_its_session(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     talk = Talk(portico)
     assert await talk.say(SystemMessage(content="Be brief."), "one") == "one"
     agent = talk.sessions[0].live
@@ -73,11 +73,39 @@ async def test_a_conversation_continues_its_session(portico: RunningGateway) -> 
     assert [m["role"] for m in await get_history(portico.client, talk.sessions[0].id)] == [
         "system", "user", "assistant", "user", "assistant",
     ]  # fmt: skip
+    # A client may change white space and divide an answer.
+    talk = Talk(portico)
+    await talk.say("one  two\nthree")
+    changed = [AssistantMessage(content=" one two "), AssistantMessage(content="three\n")]
+    await talk.send([talk.messages[0], *changed, user("next")])
+    assert talk.continued
+    # A session that another client has continued is left alone.
+    talk = Talk(portico, "script", options=scripted(write_scenario, [REMEMBER]))
+    await talk.say("one")
+    await send_turn(portico.client, talk.sessions[0].id, "by AAP")
+    assert await talk.say("two") == '["one"]'
+    assert not talk.continued
+    # A failed answer is not continued.
+    failing = [{"text": "half"}, {"stop": {"reason": "error", "message": "the model is down"}}]
+    talk = Talk(portico, "script", options=scripted(write_scenario, {"when": "^fail", "steps": failing}, [REMEMBER]))
+    assert await talk.say("fail") == "half"
+    assert (talk.answer.end, talk.answer.error) == ("error", "the model is down")
+    await talk.say("two")
+    assert not talk.continued
+    # A conversation that cannot be answered is refused.
+    for messages, problem in (
+        ([], "the last message must be"),
+        ([SystemMessage(content="Be brief.")], "the last message must be"),
+        ([user("one"), AssistantMessage(content="two")], "the last message must be"),
+        ([user("one"), ToolMessage(tool_call_id="x", content="two")], "no tool call 'x'"),
+        ([user("   ")], "blank"),
+    ):
+        with pytest.raises(BadRequest, match=problem):
+            await Talk(portico).send(messages)
 
 
-async def test_an_edited_message_gets_a_new_session_with_the_edited_history(
-    portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
+async def test_edited_and_regenerated_messages_get_a_new_session(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    # An edited message gets a new session with the edited history.
     talk = Talk(portico, "script", options=scripted(write_scenario, [REMEMBER]))
     await talk.say("one")
     await talk.say("two")
@@ -88,19 +116,24 @@ async def test_an_edited_message_gets_a_new_session_with_the_edited_history(
     # The original goes on too, in its own session.
     assert await talk.send([user("one"), *messages[1:], user("four")]) == '["one", "two"]'
     assert talk.sessions[-1] is talk.sessions[0]
-
-
-async def test_a_regenerated_answer_gets_a_new_session(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    # A regenerated answer gets a new session.
     talk = Talk(portico, "script", options=scripted(write_scenario, [REMEMBER]))
     await talk.say("one")
     await talk.say("two")
     assert await talk.send(talk.messages[:3]) == '["one"]'
     assert not talk.continued
+    # An edited message of a conversation that repeats itself gets a new session.
+    options = scripted(write_scenario, {"when": "hi", "steps": [{"text": "hello"}]}, [REMEMBER])
+    talk = Talk(portico, "script", options=options, name="chat 7")
+    await talk.say("hi")
+    await talk.say("hi")
+    # The messages before are the beginning of the conversation, and its end.
+    assert await talk.send([*talk.messages[:2], user("edited")]) == '["hi"]'
+    assert not talk.continued
 
 
-async def test_two_windows_with_equal_beginnings_have_a_session_each(
-    portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
+async def test_conversations_with_equal_beginnings_are_told_apart(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    # Two windows with equal beginnings have a session each.
     options = scripted(write_scenario, [REMEMBER])
     first, second = Talk(portico, "script", options=options), Talk(portico, "script", options=options)
     for talk in (first, second):
@@ -111,33 +144,31 @@ async def test_two_windows_with_equal_beginnings_have_a_session_each(
     assert await first.say("again") == '["same", "mine"]'
     assert await second.say("again") == '["same", "yours"]'
     assert first.continued and second.continued and first.sessions[-1] is not second.sessions[-1]
-
-
-async def test_a_client_may_change_white_space_and_divide_an_answer(portico: RunningGateway) -> None:
-    talk = Talk(portico)
-    await talk.say("one  two\nthree")
-    changed = [AssistantMessage(content=" one two "), AssistantMessage(content="three\n")]
-    await talk.send([talk.messages[0], *changed, user("next")])
-    assert talk.continued
-
-
-@pytest.mark.parametrize("change", ["agent", "options", "key", "system"])
-async def test_another_agent_option_key_or_system_message_is_another_conversation(
-    portico: RunningGateway, write_scenario: WriteScenario, change: str
-) -> None:
-    options = scripted(write_scenario, [{"text": "same"}])
-    talk = Talk(portico, "script", options=options)
-    await talk.say(SystemMessage(content="Be brief."), "one")
-    other = Talk(portico, "script", options=options)
-    if change == "agent":
-        other = Talk(portico, "echo")
-    elif change == "options":
-        other = Talk(portico, "script", options={**options, "pace": "recorded"})
-    elif change == "key":
-        other = Talk(portico, "script", options=options, caller=Caller("other", all_sessions=False))
-    system = SystemMessage(content="Be long." if change == "system" else "Be brief.")
-    await other.send([system, *talk.messages[1:], user("two")])
-    assert other.sessions[0] is not talk.sessions[0]
+    # A hint or a name tells apart conversations with equal messages.
+    for fields in (({"hints": {"ann"}}, {"hints": {"bob"}}), ({"name": "chat 1"}, {"name": "chat 2"})):
+        options = scripted(write_scenario, [REMEMBER])
+        first, second = (Talk(portico, "script", options=options, **given) for given in fields)
+        for talk in (first, second):
+            await talk.say("same")
+        await first.say("more")
+        assert first.continued, fields
+    # Another agent, option, key or system message is another conversation.
+    known = set[str]()
+    for change in ("agent", "options", "key", "system"):
+        options = scripted(write_scenario, [{"text": "same"}])
+        talk = Talk(portico, "script", options=options)
+        await talk.say(SystemMessage(content="Be brief."), "one")
+        other = Talk(portico, "script", options=options)
+        if change == "agent":
+            other = Talk(portico, "echo")
+        elif change == "options":
+            other = Talk(portico, "script", options={**options, "pace": "recorded"})
+        elif change == "key":
+            other = Talk(portico, "script", options=options, caller=Caller("other", all_sessions=False))
+        system = SystemMessage(content="Be long." if change == "system" else "Be brief.")
+        await other.send([system, *talk.messages[1:], user("two")])
+        known.add(talk.sessions[0].id)
+        assert other.sessions[0].id not in known, change
 
 
 async def test_results_resume_the_same_run(portico: RunningGateway, write_scenario: WriteScenario) -> None:
@@ -166,9 +197,8 @@ async def test_calls_that_the_client_does_not_take_are_refused(portico: RunningG
     assert taking.sessions[0] is talk.sessions[0] and taking.sessions[0].live is agent
 
 
-async def test_results_with_a_message_after_them_get_a_new_session(
-    portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
+async def test_results_that_do_not_resume_a_run_get_a_new_session(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    # Results with a message after them get a new session.
     call = {"app_tool": {"id": "sky", "name": "weather"}}
     options = scripted(write_scenario, {"when": "Weather", "steps": [call]}, {"when": "too", "steps": [REMEMBER]})
     talk = Talk(portico, "script", options=options, tools=(WEATHER,))
@@ -177,11 +207,7 @@ async def test_results_with_a_message_after_them_get_a_new_session(
     assert not talk.continued
     roles = [m["role"] for m in await get_history(portico.client, talk.sessions[-1].id)]
     assert roles == ["user", "assistant", "tool", "user", "assistant"]
-
-
-async def test_results_of_a_conversation_that_is_not_known_are_taken(
-    portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
+    # Results of a conversation that is not known are taken.
     options = scripted(write_scenario, [{"app_tool": {"id": "sky", "name": "weather"}}, {"text": "{results.sky}"}])
     first, second = (Talk(portico, "script", options=options, tools=(WEATHER,)) for _ in range(2))
     await first.say("Weather?")
@@ -189,6 +215,14 @@ async def test_results_of_a_conversation_that_is_not_known_are_taken(
     assert await first.send(messages) == "sun"
     assert await second.send(messages) == "sun"
     assert second.sessions[0] is not first.sessions[0]
+    # Results of a run that was cancelled get a new session.
+    call = {"app_tool": {"id": "sky", "name": "weather", "input": {}}}
+    talk = Talk(portico, "script", options=scripted(write_scenario, [call, {"text": "done"}]), tools=(WEATHER,))
+    await talk.say("one")
+    assert talk.sessions[0].state == "waiting"
+    await talk.sessions[0].cancel()
+    await talk.say(ToolMessage(tool_call_id="sky", content="sun"))
+    assert talk.answer.end == "stop" and not talk.continued
 
 
 async def test_a_session_whose_agent_sleeps_is_continued(tmp_path: Path, write_scenario: WriteScenario) -> None:
@@ -201,16 +235,6 @@ async def test_a_session_whose_agent_sleeps_is_continued(tmp_path: Path, write_s
             await portico.client.get("/healthz")
         assert await talk.say("two") == '["one"]'
         assert talk.sessions[-1].id == name
-
-
-async def test_a_session_that_another_client_has_continued_is_left_alone(
-    portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
-    talk = Talk(portico, "script", options=scripted(write_scenario, [REMEMBER]))
-    await talk.say("one")
-    await send_turn(portico.client, talk.sessions[0].id, "by AAP")
-    assert await talk.say("two") == '["one"]'
-    assert not talk.continued
 
 
 async def test_a_client_that_sends_the_newest_messages_only_is_recognized_by_its_name_of_the_conversation(
@@ -230,30 +254,6 @@ async def test_a_client_that_sends_the_newest_messages_only_is_recognized_by_its
     assert not talk.continued
 
 
-async def test_an_edited_message_of_a_conversation_that_repeats_itself_gets_a_new_session(
-    portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
-    options = scripted(write_scenario, {"when": "hi", "steps": [{"text": "hello"}]}, [REMEMBER])
-    talk = Talk(portico, "script", options=options, name="chat 7")
-    await talk.say("hi")
-    await talk.say("hi")
-    # The messages before are the beginning of the conversation, and its end.
-    assert await talk.send([*talk.messages[:2], user("edited")]) == '["hi"]'
-    assert not talk.continued
-
-
-@pytest.mark.parametrize("fields", [({"hints": {"ann"}}, {"hints": {"bob"}}), ({"name": "chat 1"}, {"name": "chat 2"})])
-async def test_a_hint_or_a_name_tells_apart_conversations_with_equal_messages(
-    portico: RunningGateway, write_scenario: WriteScenario, fields: Sequence[Any]
-) -> None:
-    options = scripted(write_scenario, [REMEMBER])
-    first, second = (Talk(portico, "script", options=options, **given) for given in fields)
-    for talk in (first, second):
-        await talk.say("same")
-    await first.say("more")
-    assert first.continued
-
-
 async def test_a_session_is_continued_by_its_id(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     options = scripted(write_scenario, [REMEMBER])
     talk = Talk(portico, "script", options=options)
@@ -270,11 +270,14 @@ async def test_a_session_is_continued_by_its_id(portico: RunningGateway, write_s
     with pytest.raises(NotFound):
         stranger = Caller("other", all_sessions=False)
         await Talk(portico, "script", caller=stranger, session_id=talk.sessions[0].id).send([user("one")])
-
-
-async def test_a_conversation_that_names_a_session_is_the_whole_session(
-    portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
+    # A session that is named has the options of the request.
+    options = scripted(write_scenario, [REMEMBER])
+    talk = Talk(portico, "script", options=options)
+    await talk.say("one")
+    named = Talk(portico, "script", options={**options, "pace": "fast"}, session_id=talk.sessions[0].id)
+    assert await named.send([user("two")]) == '["one"]'
+    assert named.sessions[0] is talk.sessions[0] and named.sessions[0].config.options["pace"] == "fast"
+    # A conversation that names a session is the whole session.
     options = scripted(write_scenario, [REMEMBER])
     first = Talk(portico, "script", options=options)
     await first.say(SystemMessage(content="A"), "secret")
@@ -288,29 +291,6 @@ async def test_a_conversation_that_names_a_session_is_the_whole_session(
     changed = Talk(portico, "script", options=options)
     await changed.send([*named.messages, user("next")])
     assert changed.sessions[0] is not first.sessions[0], "its agent has another system message"
-
-
-async def test_a_session_that_is_named_has_the_options_of_the_request(
-    portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
-    options = scripted(write_scenario, [REMEMBER])
-    talk = Talk(portico, "script", options=options)
-    await talk.say("one")
-    named = Talk(portico, "script", options={**options, "pace": "fast"}, session_id=talk.sessions[0].id)
-    assert await named.send([user("two")]) == '["one"]'
-    assert named.sessions[0] is talk.sessions[0] and named.sessions[0].config.options["pace"] == "fast"
-
-
-async def test_results_of_a_run_that_was_cancelled_get_a_new_session(
-    portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
-    call = {"app_tool": {"id": "sky", "name": "weather", "input": {}}}
-    talk = Talk(portico, "script", options=scripted(write_scenario, [call, {"text": "done"}]), tools=(WEATHER,))
-    await talk.say("one")
-    assert talk.sessions[0].state == "waiting"
-    await talk.sessions[0].cancel()
-    await talk.say(ToolMessage(tool_call_id="sky", content="sun"))
-    assert talk.answer.end == "stop" and not talk.continued
 
 
 async def test_what_would_ask_is_denied_and_said(tmp_path: Path, write_scenario: WriteScenario) -> None:
@@ -342,32 +322,6 @@ async def test_denials_wait_for_the_results_of_calls_beside_them(tmp_path: Path,
         assert talk.continued
 
 
-@pytest.mark.parametrize(
-    ("messages", "problem"),
-    [
-        ([], "the last message must be"),
-        ([SystemMessage(content="Be brief.")], "the last message must be"),
-        ([user("one"), AssistantMessage(content="two")], "the last message must be"),
-        ([user("one"), ToolMessage(tool_call_id="x", content="two")], "no tool call 'x'"),
-        ([user("   ")], "blank"),
-    ],
-)
-async def test_a_conversation_that_cannot_be_answered_is_refused(
-    portico: RunningGateway, messages: list[Message], problem: str
-) -> None:
-    with pytest.raises(BadRequest, match=problem):
-        await Talk(portico).send(messages)
-
-
-async def test_a_failed_answer_is_not_continued(portico: RunningGateway, write_scenario: WriteScenario) -> None:
-    failing = [{"text": "half"}, {"stop": {"reason": "error", "message": "the model is down"}}]
-    talk = Talk(portico, "script", options=scripted(write_scenario, {"when": "^fail", "steps": failing}, [REMEMBER]))
-    assert await talk.say("fail") == "half"
-    assert (talk.answer.end, talk.answer.error) == ("error", "the model is down")
-    await talk.say("two")
-    assert not talk.continued
-
-
 async def test_results_that_come_too_late_get_a_new_session(tmp_path: Path, write_scenario: WriteScenario) -> None:
     options = scripted(write_scenario, [{"app_tool": {"id": "sky", "name": "weather"}}, {"text": "{results.sky}"}])
     async with run_gateway(gateway_config(tmp_path, limits={"answer": 0.05})) as portico:
@@ -397,27 +351,27 @@ async def test_a_client_that_disconnects_continues_from_what_it_has(
     assert talk.sessions[0] is turn.session
 
 
-@pytest.mark.parametrize("refusing", [False, True])
 async def test_a_client_that_disconnects_before_a_call_is_refused_cancels_the_run(
-    tmp_path: Path, write_scenario: WriteScenario, refusing: bool
+    tmp_path: Path, write_scenario: WriteScenario
 ) -> None:
     call = {"tool_call": {"id": "sh", "name": "shell", "input": {"command": "ls"}, "result": "files"}}
     options = scripted(write_scenario, [call, {"hang": {}}])
     async with run_gateway(gateway_config(tmp_path, openai={"tools": "agent"})) as portico:
-        request = ConversationRequest(agent="script", messages=(user("one"),), options=options)
-        turn = await portico.gateway.conversations.submit(ADMINISTRATOR, request)
-        batches = turn.batches()
-        await wait_until(lambda: turn.session.state == "waiting")
-        await anext(batches)
-        if refusing:
-            async with turn.session.lock:
-                reading = asyncio.ensure_future(anext(batches))
-                await asyncio.sleep(0)
-                reading.cancel()
+        for refusing in (False, True):
+            request = ConversationRequest(agent="script", messages=(user("one"),), options=options)
+            turn = await portico.gateway.conversations.submit(ADMINISTRATOR, request)
+            batches = turn.batches()
+            await wait_until(lambda turn=turn: turn.session.state == "waiting")
+            await anext(batches)
+            if refusing:
+                async with turn.session.lock:
+                    reading = asyncio.ensure_future(anext(batches))
+                    await asyncio.sleep(0)
+                    reading.cancel()
+                    turn.abandon()
+            else:
                 turn.abandon()
-        else:
-            turn.abandon()
-        await wait_until(lambda: turn.session.state == "idle")
+            await wait_until(lambda turn=turn: turn.session.state == "idle")
 
 
 async def test_the_session_of_a_background_request_is_deleted_with_its_answer(portico: RunningGateway) -> None:

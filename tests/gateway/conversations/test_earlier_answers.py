@@ -48,9 +48,7 @@ async def test_the_last_answer_of_a_session_is_followed_in_it(portico: RunningGa
     assert (text, second.session_id) == ('["one"]', first.session_id)
     text, third = await chain.say("three", after=second, options={**scripted(write_scenario, [REMEMBER]), "pace": "fast"})
     assert (text, third.session_id) == ('["one", "two"]', first.session_id), "other options are those of the session from now on"
-
-
-async def test_the_other_options_of_a_session_stay(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    # The other options of a session stay.
     chain = Chain(portico, options=scripted(write_scenario, [REMEMBER]))
     _, first = await chain.say("one")
     assert chain.session is not None
@@ -60,11 +58,7 @@ async def test_the_other_options_of_a_session_stay(portico: RunningGateway, writ
         await chain.session.configure(replace(chain.session.config, options=changed))
     _, second = await chain.say("two", after=first)
     assert second.session_id == first.session_id and chain.session.config.options == changed
-
-
-async def test_an_earlier_answer_is_followed_in_a_session_of_its_own(
-    portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
+    # An earlier answer is followed in a session of its own.
     chain = Chain(portico, options=scripted(write_scenario, [REMEMBER]))
     _, first = await chain.say("one")
     _, second = await chain.say("two", after=first)
@@ -74,11 +68,7 @@ async def test_an_earlier_answer_is_followed_in_a_session_of_its_own(
     assert text == '["one", "TWO"]'
     text, third = await chain.say("three", after=second)
     assert (text, third.session_id) == ('["one", "two"]', first.session_id)
-
-
-async def test_both_of_two_requests_that_follow_one_answer_are_answered(
-    portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
+    # Both of two requests that follow one answer are answered.
     chain = Chain(portico, options=scripted(write_scenario, [REMEMBER]))
     _, first = await chain.say("one")
     found = await asyncio.gather(chain.say("a", after=first), chain.say("b", after=first))
@@ -115,11 +105,7 @@ async def test_calls_of_an_earlier_answer_are_answered_in_its_run_or_in_a_sessio
     assert (text, told.session_id) == ("sun", asked.session_id)
     text, again = await chain.say(ToolMessage(tool_call_id="sky", content="rain"), after=asked)
     assert text == "rain" and again.session_id != asked.session_id
-
-
-async def test_both_of_two_requests_with_results_of_one_call_are_answered(
-    portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
+    # Both of two requests with results of one call are answered.
     call = {"app_tool": {"id": "sky", "name": "weather"}}
     chain = Chain(portico, options=scripted(write_scenario, [call, {"text": "{results.sky}"}]), tools=(WEATHER,))
     _, asked = await chain.say("Weather?")
@@ -142,9 +128,8 @@ async def test_permissions_that_wait_beside_results_are_denied_with_them(tmp_pat
         assert text == "rain" and again.session_id != asked.session_id
 
 
-async def test_a_client_without_ids_continues_its_own_session_beside_an_equal_one(
-    portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
+async def test_conversations_with_and_without_ids(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    # A client without ids continues its own session beside an equal one.
     options = scripted(write_scenario, [REMEMBER])
     talk, chain = Talk(portico, "script", options=options), Chain(portico, options=options, by_id=True)
     await talk.say("one")
@@ -155,11 +140,7 @@ async def test_a_client_without_ids_continues_its_own_session_beside_an_equal_on
     assert second.session_id == first.session_id
     await talk.say("three")
     assert talk.continued
-
-
-async def test_a_whole_conversation_continues_the_session_of_an_earlier_answer(
-    portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
+    # A whole conversation continues the session of an earlier answer.
     options = scripted(write_scenario, [REMEMBER])
     chain = Chain(portico, options=options)
     text, first = await chain.say("one")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-import pytest
-
 from gateway.conversations.open_conversations import OpenConversation, OpenConversations
 
 
@@ -14,13 +12,11 @@ class _Session:
     pass
 
 
-@pytest.mark.parametrize(
-    ("limits", "kept"), [((2, 100), {"b", "c"}), ((100, 7), {"b", "c"}), ((100, 3), {"c"}), ((100, 2), set())]
-)
-def test_those_that_were_used_longest_ago_are_forgotten(limits: tuple[int, int], kept: set[str]) -> None:
-    session: Any = _Session()
-    conversations = OpenConversations(*limits)
-    for name in ("a", "b", "b", "c"):
-        digests = tuple(f"{name}{n}".encode() for n in range(3))
-        conversations.add(OpenConversation(name, (), digests, 1, weakref.ref(session)))
-    assert {name for name in ("a", "b", "c") if conversations.get(name) is not None} == kept
+def test_those_that_were_used_longest_ago_are_forgotten() -> None:
+    for limits, kept in (((2, 100), {"b", "c"}), ((100, 7), {"b", "c"}), ((100, 3), {"c"}), ((100, 2), set())):
+        session: Any = _Session()
+        conversations = OpenConversations(*limits)
+        for name in ("a", "b", "b", "c"):
+            digests = tuple(f"{name}{n}".encode() for n in range(3))
+            conversations.add(OpenConversation(name, (), digests, 1, weakref.ref(session)))
+        assert {name for name in ("a", "b", "c") if conversations.get(name) is not None} == kept, (limits, kept)

@@ -14,8 +14,7 @@ import pytest
 from drivers.contract.events import AgentToken, SessionEnd
 from drivers.contract.messages import AssistantMessage, UserMessage
 from gateway.errors import LeaseLost, StoreUnavailable
-from gateway.events import event_log
-from gateway.events.event_log import REQUEST_TIMEOUT, RETRY, STOP_TIMEOUT, EventLog
+from gateway.events.event_log import REQUEST_TIMEOUT, RETRY, STOP_TIMEOUT, EventLog, LogLimits
 from gateway.store import EventRow, KeyRecord, MessageRow, RunRecord, SessionRecord, Store
 from gateway.store.sqlite import sqlite_url
 from tests.support.faulty_store import FaultyStore
@@ -50,10 +49,8 @@ async def read_all(log: EventLog, last: int, after: int = 0) -> list[int]:
 
 
 @pytest.mark.parametrize("kept", [0, 5_000, 10**9])
-async def test_reader_gets_all_events_from_memory_and_store(store: Store, monkeypatch: pytest.MonkeyPatch, kept: int) -> None:
-    monkeypatch.setattr(event_log, "KEPT_BYTES", kept)
-    monkeypatch.setattr(event_log, "ROW_BYTES", 10_000)
-    log = EventLog("log", store)
+async def test_reader_gets_all_events_from_memory_and_store(store: Store, kept: int) -> None:
+    log = EventLog("log", store, limits=LogLimits(kept=kept, row=10_000))
     for start in range(1, 5001, 500):
         log.append(tokens(range(start, start + 500), 20))
     await log.written()
@@ -63,7 +60,6 @@ async def test_reader_gets_all_events_from_memory_and_store(store: Store, monkey
 
 
 async def test_only_newest_events_are_in_memory(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_log, "KEPT_BYTES", 10_000)
     reads: list[int] = []
     read = store.events.read
 
@@ -72,7 +68,7 @@ async def test_only_newest_events_are_in_memory(store: Store, monkeypatch: pytes
         return await read(log_id, after, rows)
 
     monkeypatch.setattr(store.events, "read", recording)
-    log = EventLog("log", store)
+    log = EventLog("log", store, limits=LogLimits(kept=10_000))
     log.append(tokens(range(1, 1001), 100))
     await log.written()
     assert await read_all(log, 1000, 990) == list(range(991, 1001))
@@ -81,9 +77,8 @@ async def test_only_newest_events_are_in_memory(store: Store, monkeypatch: pytes
     assert reads[0] == 0
 
 
-async def test_events_keep_their_numbers_when_older_ones_leave_memory(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_log, "KEPT_BYTES", 100_000)
-    log = EventLog("log", store)
+async def test_events_keep_their_numbers_when_older_ones_leave_memory(store: Store) -> None:
+    log = EventLog("log", store, limits=LogLimits(kept=100_000))
     for start in range(1, 2001, 100):
         log.append(tokens(range(start, start + 100)))
         await log.written()
@@ -105,10 +100,8 @@ async def test_stored_events_are_kept_as_json_without_their_objects(store: Store
         assert await read_all(log, 2001, after) == list(range(after + 1, 2002))
 
 
-async def test_readers_follow_a_growing_log(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_log, "KEPT_BYTES", 2_000)
-    monkeypatch.setattr(event_log, "ROW_BYTES", 1_000)
-    log = EventLog("log", store)
+async def test_readers_follow_a_growing_log(store: Store) -> None:
+    log = EventLog("log", store, limits=LogLimits(kept=2_000, row=1_000))
     readers = [asyncio.create_task(read_all(log, 3000, after)) for after in (0, 0, 100, 2999)]
     for number in range(1, 3001):
         log.append(tokens([number]))
@@ -203,9 +196,8 @@ async def test_events_whose_write_was_committed_though_it_failed_are_stored_once
     assert await read_all(EventLog("log", store, 2), 2) == [1, 2]
 
 
-async def test_reader_of_a_deleted_log_gets_what_is_in_memory(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_log, "KEPT_BYTES", 10_000)
-    log = EventLog("log", store)
+async def test_reader_of_a_deleted_log_gets_what_is_in_memory(store: Store) -> None:
+    log = EventLog("log", store, limits=LogLimits(kept=10_000))
     log.append(tokens(range(1, 5001)))
     await log.written()
     loaded = EventLog("log", store, log.last)
@@ -235,7 +227,6 @@ async def test_nothing_is_stored_for_a_deleted_log(store: FaultyStore) -> None:
 
 
 async def test_wait_for_capacity_blocks_while_the_store_is_far_behind(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_log, "UNWRITTEN_BYTES", 10_000)
     go = asyncio.Event()
     append = store.events.append
 
@@ -244,7 +235,7 @@ async def test_wait_for_capacity_blocks_while_the_store_is_far_behind(store: Sto
         await append(row, messages, keys)
 
     monkeypatch.setattr(store.events, "append", slow)
-    log = EventLog("log", store)
+    log = EventLog("log", store, limits=LogLimits(unwritten=10_000))
     log.append(tokens(range(1, 3)))
     await asyncio.wait_for(log.wait_for_capacity(), 1)
     log.append(tokens(range(3, 1001), 100))
@@ -291,10 +282,8 @@ async def test_an_event_whose_number_another_one_has_is_not_taken_for_stored(sto
 # -- stored-first ---------------------------------------------------------------------------------------------------
 
 
-async def test_stored_first_readers_get_only_stored_events(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_log, "KEPT_BYTES", 5_000)
-    monkeypatch.setattr(event_log, "ROW_BYTES", 1_000)
-    log = EventLog("log", store, stored_first=True)
+async def test_stored_first_readers_get_only_stored_events(store: Store) -> None:
+    log = EventLog("log", store, stored_first=True, limits=LogLimits(kept=5_000, row=1_000))
 
     async def follow(after: int) -> list[int]:
         found: list[int] = []

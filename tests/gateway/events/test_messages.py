@@ -62,12 +62,11 @@ def joined(events: Iterable[AgentToken | Thinking]) -> str:
     return "".join(event.text for event in events)
 
 
-def test_a_message_up_to_the_limit_is_one() -> None:
+def test_a_long_text_is_several_messages_without_a_loss() -> None:
+    # A message up to the limit is one.
     events = tokens(LIMIT - 10)
     assert fold([*events, SessionEnd(exit_code=0)])[-1] == [AssistantMessage(content=joined(events))]
-
-
-def test_a_long_text_is_several_messages_without_a_loss() -> None:
+    # A long text is several messages without a loss.
     events = tokens(3 * LIMIT + 50)
     found = fold([*events, MessageEnd(), *events[:5], SessionEnd(exit_code=0)])
     complete = [(n, message) for n, completed in enumerate(found) for message in completed]
@@ -76,10 +75,12 @@ def test_a_long_text_is_several_messages_without_a_loss() -> None:
     texts = [text_of(message.content) for _, message in complete]
     assert [len(text) for text in texts] == [LIMIT, LIMIT, LIMIT, 50, 50]
     assert "".join(texts[:4]) == joined(events)
-
-
-def test_a_single_event_is_not_divided() -> None:
+    # A single event is not divided.
     assert fold([AgentToken(text="a"), AgentToken(text="b" * 5 * LIMIT)])[1] == [AssistantMessage(content="a" + "b" * 5 * LIMIT)]
+    # Discarding a message keeps what was complete.
+    events = [*tokens(LIMIT), *tokens(20), MessageEnd(discarded=True), AgentToken(text="anew"), SessionEnd(exit_code=0)]
+    complete = [text_of(message.content) for done in fold(events) for message in done]
+    assert complete == [joined(tokens(LIMIT)), "anew"]
 
 
 def test_many_short_blocks_are_divided_too() -> None:
@@ -121,12 +122,6 @@ def test_a_steered_message_stands_behind_the_whole_message() -> None:
     assert [message.role for message in complete] == ["assistant", "assistant", "user"]
 
 
-def test_discarding_a_message_keeps_what_was_complete() -> None:
-    events = [*tokens(LIMIT), *tokens(20), MessageEnd(discarded=True), AgentToken(text="anew"), SessionEnd(exit_code=0)]
-    complete = [text_of(message.content) for done in fold(events) for message in done]
-    assert complete == [joined(tokens(LIMIT)), "anew"]
-
-
 def test_streams_and_json_answers_are_divided_in_the_same_way() -> None:
     events: list[LogEvent] = [
         TurnStart(), *tokens(2 * LIMIT + 30), *tokens(LIMIT + 20, kind=Thinking), call("a"), *tokens(30),
@@ -147,29 +142,27 @@ def test_streams_and_json_answers_are_divided_in_the_same_way() -> None:
     assert frames == sizes
 
 
-@pytest.mark.parametrize("size", [30, LIMIT - 10, LIMIT, LIMIT + 10, 2 * LIMIT + 30])
-def test_deltas_that_are_fed_at_once_complete_the_same_messages(size: int) -> None:
-    events = tokens(size)
-    single, batch = Fold(), Fold()
-    expected = [message for event in events for message in single.feed(event)]
-    found = batch.feed(events[0])
-    if not batch.feed_deltas(events[1:]):
-        found += [message for event in events[1:] for message in batch.feed(event)]
-    assert found == expected
-    assert batch.flush() == single.flush()
-    thinking = tokens(20, kind=Thinking)
-    # Of another kind than what came before.
-    assert not Fold().feed_deltas(thinking)
+def test_deltas_that_are_fed_at_once_complete_the_same_messages() -> None:
+    for size in (30, LIMIT - 10, LIMIT, LIMIT + 10, 2 * LIMIT + 30):
+        events = tokens(size)
+        single, batch = Fold(), Fold()
+        expected = [message for event in events for message in single.feed(event)]
+        found = batch.feed(events[0])
+        if not batch.feed_deltas(events[1:]):
+            found += [message for event in events[1:] for message in batch.feed(event)]
+        assert found == expected, size
+        assert batch.flush() == single.flush(), size
+        thinking = tokens(20, kind=Thinking)
+        # Of another kind than what came before.
+        assert not Fold().feed_deltas(thinking), size
 
 
-@pytest.mark.parametrize("kind", [AgentToken, Thinking])
-@pytest.mark.parametrize("texts", [["a", "b "], ['","', "b"], ['",', "b"], ["\\", '","'], ["é 😀", "\n\x00\x7f", ""], ['"']])
-def test_deltas_that_are_encoded_at_once_are_as_if_encoded_each(
-    kind: type[AgentToken] | type[Thinking], texts: list[str]
-) -> None:
-    events = [kind(text=text) for text in texts]
-    assert encode_deltas(events) == [event.encode() for event in events]
-    entries = [Entry(seq, event, event.encode()) for seq, event in enumerate([TurnStart(), *events], 1)]
-    spaced = [entry._replace(data=entry.data.replace(b'":', b'": ', 1)) for entry in entries]
-    # The frame of an event whose stored JSON is not that of `encode`.
-    assert StreamView(whole=False).feed(entries) == StreamView(whole=False).feed(spaced)
+def test_deltas_that_are_encoded_at_once_are_as_if_encoded_each() -> None:
+    for kind in (AgentToken, Thinking):
+        for texts in (["a", "b "], ['","', "b"], ['",', "b"], ["\\", '","'], ["é 😀", "\n\x00\x7f", ""], ['"']):
+            events = [kind(text=text) for text in texts]
+            assert encode_deltas(events) == [event.encode() for event in events], (kind, texts)
+            entries = [Entry(seq, event, event.encode()) for seq, event in enumerate([TurnStart(), *events], 1)]
+            spaced = [entry._replace(data=entry.data.replace(b'":', b'": ', 1)) for entry in entries]
+            # The frame of an event whose stored JSON is not that of `encode`.
+            assert StreamView(whole=False).feed(entries) == StreamView(whole=False).feed(spaced), (kind, texts)

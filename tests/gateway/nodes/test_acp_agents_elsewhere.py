@@ -123,19 +123,28 @@ async def test_an_agent_of_another_node_is_used_as_one_of_this(client: Client, n
         await client.request("session/load", load("sess_none"))
 
 
-async def test_such_connections_are_spread_and_each_has_one_node(tmp_path: Path) -> None:
+@pytest.mark.parametrize("transport", [on_websocket, on_http])
+async def test_such_connections_are_spread_and_each_has_one_node(tmp_path: Path, transport: Transport) -> None:
     async with run_nodes(tmp_path, "one", "two", "three") as nodes, AsyncExitStack() as stack:
-        sessions = []
+        clients, sessions = [], []
         for _ in range(2):
-            client = await stack.enter_async_context(on_websocket(nodes["one"].url, "player", KEY))
+            client = await stack.enter_async_context(transport(nodes["one"].url, "player", KEY))
             await client.initialize()
+            clients.append(client)
             sessions.append([await client.new(), await client.new()])
             for session in sessions[-1]:
                 assert (await client.prompt(session, "hello"))["stopReason"] == "end_turn"
+                assert client.text(session) == "Hello, you said: hello"
             # `one` learns of the agents of the others.
             for name in ("two", "three", "one"):
                 await node_of(nodes[name]).beat()
-        assert sorted([await places(nodes, both) for both in sessions]) == [["three", "three"], ["two", "two"]]
+        found = sorted([await places(nodes, both) for both in sessions])
+        if transport is on_websocket:
+            assert found == [["three", "three"], ["two", "two"]]
+        else:
+            # A connection over HTTP is that of a client of its node, which places the first session.
+            assert all(first == second for first, second in found)
+        assert not any(client.invalid for client in clients)
 
 
 @pytest.mark.parametrize("transport", [on_websocket, on_http])
@@ -165,7 +174,7 @@ async def test_such_a_connection_goes_to_the_node_of_its_first_session(tmp_path:
 async def test_a_connection_over_http_ends_when_its_key_is_removed(nodes: dict[str, RunningGateway], clock: ManualClock) -> None:
     """The node that has it does not know the key, which the other one has checked."""
     url, two = f"{nodes['one'].url}/acp/player", nodes["two"].gateway
-    connected = two.quotas.connections.held
+    connected = two.quotas.connections._held
     async with AsyncExitStack() as stack:
         ids = {}
         for name in ("laptop", "phone"):
@@ -177,7 +186,7 @@ async def test_a_connection_over_http_ends_when_its_key_is_removed(nodes: dict[s
         assert all(found.startswith(node_of(nodes["two"]).id) for found in ids.values())
         assert dict(connected) == {"laptop": 1, "phone": 1}
         await nodes["one"].gateway.credentials.remove_key("laptop")
-        await clock.expire_until(wait_until(lambda: "laptop" not in connected), http.CHECK_INTERVAL)
+        await clock.expire_until(wait_until(lambda: not connected["laptop"]), http.CHECK_INTERVAL)
         assert connected["phone"] == 1
 
 
@@ -217,9 +226,7 @@ async def test_a_lost_node_ends_the_connection_and_the_sessions_stay(nodes: dict
         assert client.text(session) == "Hello, you said: hello"
 
 
-async def test_a_client_that_leaves_leaves_nothing_behind_and_one_whose_key_is_revoked_is_disconnected(
-    nodes: dict[str, RunningGateway],
-) -> None:
+async def test_a_client_that_leaves_leaves_nothing_behind(nodes: dict[str, RunningGateway]) -> None:
     one, two = nodes["one"].gateway, nodes["two"].gateway
     key = await one.credentials.add_key("ci")
     async with on_websocket(nodes["one"].url, "player", key) as client:
@@ -227,12 +234,18 @@ async def test_a_client_that_leaves_leaves_nothing_behind_and_one_whose_key_is_r
         session = await client.new()
         # The middleware's and that of this connection.
         assert len(one.on_node_lost) == 2
-        assert one.quotas.connections.held and not two.quotas.connections.held
+        assert one.quotas.connections._held and not two.quotas.connections._held
         record = await two.store.sessions.get(session)
         assert record is not None and record.owner == "ci"
-    await wait_until(lambda: len(one.on_node_lost) == 1 and not one.quotas.connections.held)
-    headers = {"Authorization": f"Bearer {key}"}
-    async with connect(f"ws{nodes['one'].url[4:]}/acp/player", additional_headers=headers, proxy=None) as own:
+    await wait_until(lambda: len(one.on_node_lost) == 1 and not one.quotas.connections._held)
+
+
+async def test_a_revoked_key_ends_the_connection(nodes: dict[str, RunningGateway]) -> None:
+    one = nodes["one"].gateway
+    key = await one.credentials.add_key("ci")
+    async with connect(
+        f"ws{nodes['one'].url[4:]}/acp/player", additional_headers={"Authorization": f"Bearer {key}"}, proxy=None
+    ) as own:
         await one.credentials.remove_key("ci")
         await own.send("{}")
         with pytest.raises(ConnectionClosed) as closed:
@@ -256,6 +269,13 @@ async def test_without_a_node_that_can_be_reached_the_client_is_told_to_come_aga
             assert "none of them takes new work or can be reached" in response.text, path
         unknown = await one.client.post("/acp/nobody", json=INITIALIZE, headers=HEADERS)
         assert unknown.status_code == 400
+
+
+async def test_http_clients_are_told_at_their_first_request_too(tmp_path: Path, unused_address: str) -> None:
+    async with run_nodes(tmp_path, "one", "two", two=unused_address) as nodes:
+        for _ in range(2):
+            response = await nodes["one"].client.post("/acp/player", json=INITIALIZE, headers=HEADERS)
+            assert (response.status_code, response.headers["Retry-After"]) == (503, "10"), response.text
 
 
 async def test_a_node_with_other_keys_does_not_get_what_is_new(tmp_path: Path) -> None:

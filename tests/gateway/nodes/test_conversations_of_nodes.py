@@ -17,6 +17,7 @@ from gateway.security.authentication import ADMINISTRATOR
 from tests.gateway.nodes.agents_by_node import AgentsByNode, run_agents_by_node
 from tests.support.manual_clock import ManualClock
 
+NODES = ("one", "two", "three")
 ECHO = {"driver": "echo"}
 
 
@@ -36,6 +37,17 @@ async def nodes(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator
     }
     async with run_agents_by_node(tmp_path, agents, clock) as running:
         yield running
+
+
+AT = ("two", *(pytest.param(name, marks=pytest.mark.long) for name in ("one", "three")))
+"""Nodes at which a request arrives; `make test` has one that has the agent or the session, and one that has not."""
+LONG = pytest.mark.long
+
+
+@pytest.fixture(params=["one", pytest.param("two", marks=LONG), "three"])
+def least_loaded(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
 
 
 async def respond(client: httpx.AsyncClient, text: Any, model: str = "echo", **fields: Any) -> httpx.Response:
@@ -62,11 +74,12 @@ def session_of(response: httpx.Response) -> str:
     return found
 
 
-async def test_a_response_is_continued_anew_at_another_node(nodes: AgentsByNode) -> None:
+@pytest.mark.parametrize("at", AT)
+async def test_a_response_is_continued_anew_at_each_node(nodes: AgentsByNode, least_loaded: str, at: str) -> None:
     nodes.least_loaded = "two"
     first = await respond(nodes.nodes["one"].client, "hello")
     assert await nodes.place_of(session_of(first)) == "two"
-    nodes.least_loaded, previous, client = "three", first.json()["id"], nodes.nodes["two"].client
+    nodes.least_loaded, previous, client = least_loaded, first.json()["id"], nodes.nodes[at].client
     continued = await respond(client, "on", previous_response_id=previous)
     assert session_of(continued) == session_of(first)
     branch = await respond(client, "other", previous_response_id=previous)
@@ -76,21 +89,33 @@ async def test_a_response_is_continued_anew_at_another_node(nodes: AgentsByNode)
     assert (await history(nodes, instructed))[-4:] == ["hello", "hello", "brief", "brief"]
 
 
-@pytest.mark.parametrize("then", ["second", "echo"])
-async def test_a_response_is_continued_with_an_agent_of_another_node(nodes: AgentsByNode, then: str) -> None:
+@pytest.mark.parametrize("at", AT)
+@pytest.mark.parametrize(
+    ("before", "then"),
+    [
+        ("first", "second"),
+        pytest.param("second", "first", marks=LONG),
+        pytest.param("echo", "second", marks=LONG),
+        ("first", "echo"),
+    ],
+)
+async def test_a_response_is_continued_with_an_agent_of_another_node(
+    nodes: AgentsByNode, least_loaded: str, at: str, before: str, then: str
+) -> None:
     nodes.least_loaded = "one"
-    first = await respond(nodes.nodes["three"].client, "hello", "first")
-    nodes.least_loaded = "three"
-    second = await respond(nodes.nodes["two"].client, "on", then, previous_response_id=first.json()["id"])
+    first = await respond(nodes.nodes["three"].client, "hello", before)
+    nodes.least_loaded = least_loaded
+    second = await respond(nodes.nodes[at].client, "on", then, previous_response_id=first.json()["id"])
     assert second.json()["output"][0]["content"][0]["text"] == "on"
     assert await history(nodes, second) == ["hello", "hello", "on", "on"]
-    assert await nodes.place_of(session_of(second)) == ("two" if then == "second" else "three")
+    assert await nodes.place_of(session_of(second)) == {"first": "one", "second": "two"}.get(then, least_loaded)
 
 
-async def test_an_edited_conversation_of_a_named_session_is_a_new_one(nodes: AgentsByNode) -> None:
+@pytest.mark.parametrize("at", AT)
+async def test_an_edited_conversation_of_a_named_session_is_a_new_one(nodes: AgentsByNode, least_loaded: str, at: str) -> None:
     nodes.least_loaded = "two"
     first = await chat(nodes.nodes["one"].client, "hello")
-    nodes.least_loaded, client = "three", nodes.nodes["two"].client
+    nodes.least_loaded, client = least_loaded, nodes.nodes[at].client
     same = await chat(client, "hello", "hello", "on", session=session_of(first))
     assert same.status_code == 200 and session_of(same) == session_of(first)
     edited = await chat(client, "hello", "edited", "more", session=session_of(first))
@@ -99,31 +124,38 @@ async def test_an_edited_conversation_of_a_named_session_is_a_new_one(nodes: Age
     assert await history(nodes, edited) == ["hello", "edited", "more", "more"]
 
 
-async def test_a_named_session_is_found_where_several_nodes_have_its_agent(nodes: AgentsByNode) -> None:
+@pytest.mark.parametrize("at", AT)
+async def test_a_named_session_is_found_where_several_nodes_have_its_agent(nodes: AgentsByNode, at: str) -> None:
     nodes.least_loaded = "three"
-    client = nodes.nodes["two"].client
-    first = session_of(await chat(nodes.nodes["one"].client, "hello", model="both"))
-    assert await nodes.place_of(first) == "three"
-    nodes.least_loaded = "two"
-    same = await chat(client, "hello", "hello", "on", model="both", session=first)
+    first = await chat(nodes.nodes["one"].client, "hello", model="both")
+    assert await nodes.place_of(session_of(first)) == "three"
+    nodes.least_loaded, client = "two", nodes.nodes[at].client
+    same = await chat(client, "hello", "hello", "on", model="both", session=session_of(first))
     assert same.status_code == 200, same.text
-    assert session_of(same) == first
-    wrong = await chat(client, "hello", "hello", "on", model="second", session=first)
+    assert session_of(same) == session_of(first)
+
+
+@pytest.mark.parametrize("at", AT)
+async def test_a_named_session_of_another_agent_is_refused_at_each_node(nodes: AgentsByNode, at: str) -> None:
+    nodes.least_loaded = "one"
+    first = session_of(await chat(nodes.nodes["one"].client, "hello"))
+    wrong = await chat(nodes.nodes[at].client, "hello", "hello", "on", model="second", session=first)
     assert wrong.status_code == 400, wrong.text
-    assert f"session {first!r} is of agent 'both'" in wrong.text
-    unknown = await chat(client, "hello", "hello", "on", model="nobody", session=first)
+    assert f"session {first!r} is of agent 'echo'" in wrong.text
+    unknown = await chat(nodes.nodes[at].client, "hello", "hello", "on", model="nobody", session=first)
     assert unknown.status_code == 404, unknown.text
 
 
-async def test_items_of_sessions_at_several_nodes_are_given_by_reference(nodes: AgentsByNode) -> None:
+@pytest.mark.parametrize("at", AT)
+async def test_items_of_sessions_at_several_nodes_are_given_by_reference(nodes: AgentsByNode, least_loaded: str, at: str) -> None:
     items: list[Any] = []
     for name, text in (("two", "hello"), ("three", "more")):
         nodes.least_loaded = name
         made = await respond(nodes.nodes["one"].client, text)
         assert await nodes.place_of(session_of(made)) == name
         items += [{"role": "user", "content": text}, {"type": "item_reference", "id": made.json()["output"][0]["id"]}]
-    nodes.least_loaded = "one"
-    response = await respond(nodes.nodes["two"].client, [*items, {"role": "user", "content": "on"}])
+    nodes.least_loaded = least_loaded
+    response = await respond(nodes.nodes[at].client, [*items, {"role": "user", "content": "on"}])
     assert await history(nodes, response) == ["hello", "hello", "more", "more", "on", "on"]
 
 

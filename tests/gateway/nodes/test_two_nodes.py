@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -17,9 +18,10 @@ from tests.gateway.protocols.acp.client import load
 from tests.gateway.protocols.acp.transports import on_websocket
 from tests.support import stores
 from tests.support.daemon import KEY, RunningGateway, address_of, bound_socket, gateway_config, serve_gateway
-from tests.support.requests import create_session, execute, send_turn
+from tests.support.requests import create_session, execute, send_turn, user_message
 
 pytestmark = pytest.mark.usefixtures("store_kind")
+WriteScenario = Callable[..., str]
 
 
 stacks: list[AsyncExitStack] = []
@@ -70,6 +72,23 @@ async def test_sessions_of_one_node_are_used_at_both(nodes: list[RunningGateway]
             assert (await send_turn(running.client, session, "again"))["messages"][-1]["content"] == "again"
     assert [len(running.gateway.sessions.held) for running in nodes] == [2, 2]
     assert (await execute(nodes[1].client, "a task", "echo"))[-1]["kind"] == "session_end"
+
+
+async def test_a_stream_from_the_other_node_comes_as_it_is_made(
+    nodes: list[RunningGateway], tmp_path: Path, write_scenario: WriteScenario
+) -> None:
+    scenario = write_scenario([{"text": "one"}], [{"text": "first"}, {"wait_for_file": "go"}, {"text": "second"}])
+    session = (await create_session(nodes[0].client, options={"scenario": scenario}))["sessionId"]
+    [other] = [running for running in nodes if running is not node_of(nodes, session)]
+    body = {"messages": [user_message()], "stream": "delta"}
+    async with other.client.stream("POST", f"/session/{session}", json=body) as answer:
+        chunks, received = answer.aiter_text(), ""
+        while "first" not in received:
+            received += await asyncio.wait_for(anext(chunks), 60)
+        assert "second" not in received
+        (tmp_path / "scenes" / "go").touch()
+        received += "".join([chunk async for chunk in chunks])
+    assert "second" in received
 
 
 async def test_a_session_is_used_by_acp_at_both_nodes(nodes: list[RunningGateway]) -> None:

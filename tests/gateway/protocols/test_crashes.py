@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateway.protocols.acp.client import RpcFailed, connect
+from tests.support.acp_client import RpcFailed, connect
 from tests.support.daemon import RunningGateway, gateway_config, run_gateway
 from tests.support.requests import execute, user_message
 

@@ -64,14 +64,17 @@ async def test_echo_returns_the_task_verbatim(portico: RunningGateway) -> None:
         first, end = await execute(portico.client, task, "echo")
         assert first == {"kind": "agent_token", "text": task}
         assert end == {"kind": "session_end", "exit_code": 0, "duration_ms": end["duration_ms"]}
-
-
-async def test_stream_has_the_documented_bytes(portico: RunningGateway) -> None:
+    # Stream has the documented bytes.
     answer = await portico.client.post("/v1/execute", json={"driver": "echo", "task": "hi"})
     assert answer.headers["content-type"].split(";")[0] == "text/event-stream"
     head, duration = answer.text.split('"duration_ms":')
     assert head == 'data: {"kind":"agent_token","text":"hi"}\n\ndata: {"kind":"session_end","exit_code":0,'
     assert duration.endswith("}\n\n")
+    # Key in the body is accepted.
+    portico.client.headers.pop("Authorization")
+    answer = await portico.client.post("/v1/execute", json={"driver": "echo", "task": "x", "auth_token": KEY})
+    assert answer.status_code == 200
+    assert KEY not in answer.text
 
 
 async def test_every_kind_has_its_fields_and_is_sent_in_order(run: Callable[..., Any]) -> None:
@@ -109,33 +112,35 @@ async def test_every_kind_has_its_fields_and_is_sent_in_order(run: Callable[...,
     ]
 
 
-async def test_state_of_a_usage_limit_is_an_event_of_the_gateway(run: Callable[..., Any]) -> None:
+async def test_what_a_task_reports_besides_its_text(run: Callable[..., Any]) -> None:
+    # State of a usage limit is an event of the gateway.
     event = {"kind": "rate_limit", "status": "warning", "limit": "five_hour", "utilization": 0.9, "resets_at": 4102444800.0}
     [limit, _] = await run({"line": json.dumps(event)})
     assert limit == {**event, "kind": "x-portico.rate_limit"}
-
-
-async def test_standard_error_is_sent_only_after_a_failure(run: Callable[..., Any]) -> None:
+    # Standard error is sent only after a failure.
     assert kinds_of(await run({"stderr": "one"}, {"text": "a"})) == ["agent_token", "session_end"]
     found = await run({"stderr": "one"}, {"text": "a"}, {"stderr": "two"}, {"exit": 3})
     assert kinds_of(found) == ["agent_token", "stderr", "stderr", "error", "session_end"]
     assert [frame["line"] for frame in found if frame["kind"] == "stderr"] == ["one", "two"]
     assert found[-1]["exit_code"] == 3
-
-
-async def test_crash_ends_with_an_error_and_an_exit_code(run: Callable[..., Any]) -> None:
+    # Crash ends with an error and an exit code.
     *_, failure, end = await run({"text": "Wait,"}, {"exit": {"signal": "SIGKILL"}})
     assert failure["kind"] == "error"
     assert "-9" in failure["message"]
     assert end["exit_code"] == -9
     *_, failure, end = await run({"stop": {"reason": "error", "message": "429"}})
     assert (failure["message"], end["exit_code"]) == ("429", 1)
-
-
-async def test_lines_that_are_not_events_are_sent_unchanged(run: Callable[..., Any]) -> None:
+    # Lines that are not events are sent unchanged.
     lines = ["npm WARN", '{"kind":"no such kind"}', "{", "[]", "null", '{"kind":"agent_token"}', "\ufeff x", '{"text":"x"}']
     found = await run(*({"line": line} for line in lines))
     assert [frame["line"] for frame in found[:-1]] == lines
+    # Call that needs permission is denied.
+    found = await run({"tool_call": {"id": "t", "name": "shell", "ask": True}}, {"text": "on"})
+    assert [frame.get("status") for frame in found] == ["started", None, "failed", None, None]
+    assert "denied" in found[1]["output"]
+    # Model is passed to the agent.
+    assert (await run({"text": "{model}"}))[0]["text"] == "script"
+    assert (await run({"text": "{model}"}, model="large-9"))[0]["text"] == "large-9"
 
 
 async def test_line_of_20_megabytes_is_sent_whole(run: Callable[..., Any]) -> None:
@@ -151,17 +156,6 @@ async def test_processes_left_by_a_task_are_terminated(run: Callable[..., Any], 
     assert kinds_of(found) == ["agent_token", "session_end"]
     pid = await read_pid(tmp_path / "scenes" / "stray")
     await wait_until(lambda: not is_alive(pid))
-
-
-async def test_call_that_needs_permission_is_denied(run: Callable[..., Any]) -> None:
-    found = await run({"tool_call": {"id": "t", "name": "shell", "ask": True}}, {"text": "on"})
-    assert [frame.get("status") for frame in found] == ["started", None, "failed", None, None]
-    assert "denied" in found[1]["output"]
-
-
-async def test_model_is_passed_to_the_agent(run: Callable[..., Any]) -> None:
-    assert (await run({"text": "{model}"}))[0]["text"] == "script"
-    assert (await run({"text": "{model}"}, model="large-9"))[0]["text"] == "large-9"
 
 
 REFUSED: list[tuple[Any, int, list[str]]] = [
@@ -180,7 +174,7 @@ REFUSED: list[tuple[Any, int, list[str]]] = [
 ]
 
 
-async def test_invalid_requests_are_refused_before_the_stream(portico: RunningGateway) -> None:
+async def test_invalid_requests_are_refused_before_the_stream(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
     key = portico.client.headers.pop("Authorization")
     for body, status, named in REFUSED:
         headers = {"Authorization": key} if status != 401 else {}
@@ -189,24 +183,16 @@ async def test_invalid_requests_are_refused_before_the_stream(portico: RunningGa
         text = answer.json()["error"]
         assert all(word in text for word in named), text
         assert "s3cret" not in text
-
-
-async def test_key_in_the_body_is_accepted(portico: RunningGateway) -> None:
-    portico.client.headers.pop("Authorization")
-    answer = await portico.client.post("/v1/execute", json={"driver": "echo", "task": "x", "auth_token": KEY})
-    assert answer.status_code == 200
-    assert KEY not in answer.text
-
-
-async def test_unknown_fields_are_ignored(portico: RunningGateway) -> None:
-    assert (await execute(portico.client, "x", "echo", namespace="n", scope_token=None))[0]["text"] == "x"
-
-
-async def test_task_is_refused_if_its_agent_cannot_start(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    portico.client.headers["Authorization"] = key
+    # Task is refused if its agent cannot start.
     monkeypatch.setitem(portico.gateway.agents.get("script").settings.options, "cwd", "missing")
     text = await expect_error(portico.client.post("/v1/execute", json={"driver": "script", "task": "x"}), 400)
     assert "missing" in text
     assert json.dumps(text)
+
+
+async def test_unknown_fields_are_ignored(portico: RunningGateway) -> None:
+    assert (await execute(portico.client, "x", "echo", namespace="n", scope_token=None))[0]["text"] == "x"
 
 
 async def test_idle_stream_sends_keep_alive_comments(tmp_path: Path, write_scenario: WriteScenario, clock: ManualClock) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -20,19 +19,9 @@ from tests.support.sse import parse_output_events
 from tests.support.stores import content as stored_content
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.usefixtures("each_store")
-
 WriteScenario = Callable[..., str]
 EVENTS = [{"events": 3000}, {"stderr": "not sent"}, {"text": "end"}]
 TASK = {"driver": "script", "task": "do it", "idempotency_key": "job-1"}
-
-
-@pytest.fixture
-def play(portico: RunningGateway, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    def use(*steps: Any) -> None:
-        monkeypatch.setitem(portico.gateway.agents.get("script").settings.options, "scenario", write_scenario(list(steps)))
-
-    return use
 
 
 @pytest.fixture
@@ -52,10 +41,11 @@ async def started(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> l
     return marks
 
 
+@pytest.mark.usefixtures("each_store")
 async def test_concurrent_requests_with_one_key_run_once(
     portico: RunningGateway, play: Callable[..., None], started: list[str]
 ) -> None:
-    play({"text": "begin"}, {"delay": 0.3}, *EVENTS)
+    play([{"text": "begin"}, {"delay": 0.3}, *EVENTS])
     answers = await asyncio.gather(*(portico.client.post("/v1/execute", json=TASK) for _ in range(4)))
     assert len({answer.text for answer in answers}) == 1
     found = parse_output_events(answers[0].text)
@@ -68,7 +58,7 @@ async def test_concurrent_requests_with_one_key_run_once(
 async def test_later_request_gets_the_stream_from_its_start(
     portico: RunningGateway, play: Callable[..., None], started: list[str], tmp_path: Path
 ) -> None:
-    play({"text": "begin"}, {"write_file": {"path": "began", "text": "x"}}, {"delay": 0.5}, {"text": "end"})
+    play([{"text": "begin"}, {"write_file": {"path": "began", "text": "x"}}, {"delay": 0.5}, {"text": "end"}])
     first = asyncio.create_task(portico.client.post("/v1/execute", json=TASK))
     await wait_until((tmp_path / "scenes" / "began").exists)
     second = await portico.client.post("/v1/execute", json=TASK)
@@ -81,7 +71,7 @@ async def test_later_request_gets_the_stream_from_its_start(
 async def test_disconnect_does_not_stop_the_run(
     portico: RunningGateway, play: Callable[..., None], started: list[str], tmp_path: Path
 ) -> None:
-    play({"text": "begin"}, {"delay": 0.3}, *EVENTS, {"write_file": {"path": "ended", "text": "x"}})
+    play([{"text": "begin"}, {"delay": 0.3}, *EVENTS, {"write_file": {"path": "ended", "text": "x"}}])
     async with portico.client.stream("POST", "/v1/execute", json=TASK) as answer:
         await anext(answer.aiter_bytes())
     await wait_until((tmp_path / "scenes" / "ended").exists)
@@ -91,7 +81,7 @@ async def test_disconnect_does_not_stop_the_run(
 
 
 async def test_last_event_id_returns_the_remaining_frames_with_ids(portico: RunningGateway, play: Callable[..., None]) -> None:
-    play({"text": "begin"}, {"events": 20}, {"text": "end"})
+    play([{"text": "begin"}, {"events": 20}, {"text": "end"}])
     plain = (await portico.client.post("/v1/execute", json=TASK)).text
 
     async def after(event_id: str) -> list[str]:
@@ -106,20 +96,16 @@ async def test_last_event_id_returns_the_remaining_frames_with_ids(portico: Runn
     await expect_error(portico.client.post("/v1/execute", json=TASK, headers={"Last-Event-ID": "x"}), 400)
 
 
-@pytest.mark.parametrize("change", [{"task": "do that"}, {"driver": "echo"}, {"model": "other"}])
-async def test_same_key_with_another_request_is_refused(
-    portico: RunningGateway, started: list[str], change: dict[str, str]
-) -> None:
-    await execute(portico.client, **TASK, model="m")
-    text = await expect_error(portico.client.post("/v1/execute", json=TASK | {"model": "m"} | change), 409)
-    assert "idempotency key" in text
-    assert len(started) == 1
-
-
-async def test_different_keys_run_separately(portico: RunningGateway, started: list[str]) -> None:
-    for key in ("job-1", "job-2", "JOB-1", "job-1 ", "x" * 1024, None, None):
+async def test_same_key_with_another_request_is_refused(portico: RunningGateway, started: list[str]) -> None:
+    for change in ({"task": "do that"}, {"driver": "echo"}, {"model": "other"}):
+        await execute(portico.client, **TASK, model="m")
+        text = await expect_error(portico.client.post("/v1/execute", json=TASK | {"model": "m"} | change), 409)
+        assert "idempotency key" in text, change
+        assert len(started) == 1, change
+    # Different keys run separately.
+    for key in ("job-2", "job-3", "JOB-2", "job-2 ", "x" * 1024, None, None):
         assert (await execute(portico.client, "hi", "echo", **({"idempotency_key": key} if key else {})))[0]["text"] == "hi"
-    assert len(started) == 7
+    assert len(started) == 8
 
 
 async def test_task_that_could_not_start_can_be_retried(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.protocols.acp.transports import on_websocket
+from tests.support.acp_client import on_websocket
 from tests.support.daemon import KEY, RunningGateway, gateway_config, run_gateway
 
 PROGRAM = Path(__file__).with_name("refusing_claude.py")
@@ -18,7 +18,6 @@ REFUSALS = {
     "blockme please": "The prompt was refused by a hook: Tickets only",
     "stopme please": "A hook has stopped the turn: Closed today",
 }
-each_refusal = pytest.mark.parametrize(("prompt", "reason"), REFUSALS.items(), ids=("blocked", "stopped"))
 
 
 @pytest.fixture
@@ -40,63 +39,31 @@ async def history(portico: RunningGateway, session: str) -> list[dict[str, Any]]
     return list(found["history"]["full"])
 
 
-@each_refusal
-async def test_aap(portico: RunningGateway, prompt: str, reason: str) -> None:
-    body = {"agent": {"name": "claude"}, "messages": [message("before")]}
-    session = (await portico.client.put("/session", json=body)).json()["sessionId"]
-    before = await history(portico, session)
-    answer = (await portico.client.post(f"/session/{session}", json={"messages": [message(prompt)]})).json()
-    assert (answer["stopReason"], [found["content"] for found in answer["messages"]]) == ("refusal", [reason])
-    kept = [*before, message(prompt), {"role": "assistant", "content": reason}] if "stop" in prompt else before
-    assert await history(portico, session) == kept
-    after = (await portico.client.post(f"/session/{session}", json={"messages": [message("after")]})).json()
-    assert (after["stopReason"], after["messages"][0]["content"]) == ("end_turn", "You said: after")
-    assert [found["content"] for found in await history(portico, session)][len(kept) :] == ["after", "You said: after"]
-
-
-@each_refusal
-async def test_aap_as_a_stream(portico: RunningGateway, prompt: str, reason: str) -> None:
-    body = {"agent": {"name": "claude"}, "messages": [message(prompt)], "stream": "delta"}
-    text = (await portico.client.put("/session", json=body)).text
-    assert json.dumps({"delta": reason}, separators=(",", ":")) in text and '"stopReason":"refusal"' in text
-
-
-@each_refusal
-async def test_acp(portico: RunningGateway, prompt: str, reason: str) -> None:
-    async with on_websocket(portico.url, "claude", KEY) as client:
-        await client.initialize()
-        session = await client.new()
-        assert (await client.prompt(session, prompt))["stopReason"] == "refusal"
-        assert client.text(session) == reason
-        assert (await client.prompt(session, "after"))["stopReason"] == "end_turn"
-
-
-@each_refusal
-async def test_execute(portico: RunningGateway, prompt: str, reason: str) -> None:
-    text = (await portico.client.post("/v1/execute", json={"driver": "claude", "task": prompt})).text
-    events = [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: ")]
-    assert [event["text"] for event in events if event["kind"] == "agent_token"] == [reason]
-    assert (events[-1]["kind"], events[-1]["exit_code"]) == ("session_end", 1)
-    assert "prompt_kept" not in events[-1]
-
-
-@each_refusal
-async def test_the_model_apis(portico: RunningGateway, prompt: str, reason: str) -> None:
-    chat = {"model": "claude", "messages": [message(prompt)]}
-    [choice] = (await portico.client.post("/v1/chat/completions", json=chat)).json()["choices"]
-    assert (choice["finish_reason"], choice["message"]["content"]) == ("content_filter", reason)
-    again = [*chat["messages"], {"role": "assistant", "content": reason}, message("after")]  # type: ignore[misc]
-    [choice] = (await portico.client.post("/v1/chat/completions", json={"model": "claude", "messages": again})).json()["choices"]
-    assert (choice["finish_reason"], choice["message"]["content"]) == ("stop", "You said: after")
-    messages = {"model": "claude", "max_tokens": 100, "messages": [message(prompt)]}
-    found = (await portico.client.post("/v1/messages", json=messages)).json()
-    assert (found["stop_reason"], found["content"][0]["text"]) == ("refusal", reason)
-    found = (await portico.client.post("/v1/responses", json={"model": "claude", "input": prompt})).json()
-    assert (found["status"], found["incomplete_details"]) == ("incomplete", {"reason": "content_filter"})
-    assert reason in json.dumps(found["output"])
-
-
-async def test_a_fork_and_a_search_have_what_was_kept(portico: RunningGateway) -> None:
+async def test_a_refused_prompt_over_aap(portico: RunningGateway) -> None:
+    # Aap.
+    for prompt, reason in REFUSALS.items():
+        body = {"agent": {"name": "claude"}, "messages": [message("before")]}
+        session = (await portico.client.put("/session", json=body)).json()["sessionId"]
+        before = await history(portico, session)
+        answer = (await portico.client.post(f"/session/{session}", json={"messages": [message(prompt)]})).json()
+        assert (answer["stopReason"], [found["content"] for found in answer["messages"]]) == ("refusal", [reason]), (
+            prompt,
+            reason,
+        )
+        kept = [*before, message(prompt), {"role": "assistant", "content": reason}] if "stop" in prompt else before
+        assert await history(portico, session) == kept, (prompt, reason)
+        after = (await portico.client.post(f"/session/{session}", json={"messages": [message("after")]})).json()
+        assert (after["stopReason"], after["messages"][0]["content"]) == ("end_turn", "You said: after"), (prompt, reason)
+        assert [found["content"] for found in await history(portico, session)][len(kept) :] == ["after", "You said: after"], (
+            prompt,
+            reason,
+        )
+    # Aap as a stream.
+    for prompt, reason in REFUSALS.items():
+        body = {"agent": {"name": "claude"}, "messages": [message(prompt)], "stream": "delta"}
+        text = (await portico.client.put("/session", json=body)).text
+        assert json.dumps({"delta": reason}, separators=(",", ":")) in text and '"stopReason":"refusal"' in text, (prompt, reason)
+    # A fork and a search have what was kept.
     body = {"agent": {"name": "claude"}, "messages": [message("blockme please")]}
     session = (await portico.client.put("/session", json=body)).json()["sessionId"]
     await portico.client.post(f"/session/{session}", json={"messages": [message("after")]})
@@ -106,20 +73,46 @@ async def test_a_fork_and_a_search_have_what_was_kept(portico: RunningGateway) -
     assert "blockme" in found and '"prompt_kept":false' in found
 
 
-@pytest.mark.parametrize("declared", [True, False])
-async def test_a_notice_is_no_part_of_the_answer(portico: RunningGateway, declared: bool) -> None:
-    async with on_websocket(portico.url, "claude", KEY) as client:
-        capabilities = {"session": {"notices": {}}} if declared else {}
-        await client.request("initialize", {"protocolVersion": 1, "clientCapabilities": capabilities})
-        session = await client.new()
-        assert (await client.prompt(session, "noticeme"))["stopReason"] == "end_turn"
-        assert client.text(session) == "You said: noticeme"
-        notices = [update for update in client.updates(session) if update["sessionUpdate"] == "notice"]
-        expected = {"sessionUpdate": "notice", "severity": "warning", "title": "Careful", "description": "The limit is near."}
-        assert notices == ([expected] if declared else [])
+async def test_a_refused_prompt_over_the_other_protocols(portico: RunningGateway) -> None:
+    for prompt, reason in REFUSALS.items():
+        async with on_websocket(portico.url, "claude", KEY) as client:
+            await client.initialize()
+            session = await client.new()
+            assert (await client.prompt(session, prompt))["stopReason"] == "refusal", (prompt, reason)
+            assert client.text(session) == reason, (prompt, reason)
+            assert (await client.prompt(session, "after"))["stopReason"] == "end_turn", (prompt, reason)
+        text = (await portico.client.post("/v1/execute", json={"driver": "claude", "task": prompt})).text
+        events = [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: ")]
+        assert [event["text"] for event in events if event["kind"] == "agent_token"] == [reason], (prompt, reason)
+        assert (events[-1]["kind"], events[-1]["exit_code"]) == ("session_end", 1), (prompt, reason)
+        assert "prompt_kept" not in events[-1], (prompt, reason)
+        chat = {"model": "claude", "messages": [message(prompt)]}
+        [choice] = (await portico.client.post("/v1/chat/completions", json=chat)).json()["choices"]
+        assert (choice["finish_reason"], choice["message"]["content"]) == ("content_filter", reason), (prompt, reason)
+        again = [*chat["messages"], {"role": "assistant", "content": reason}, message("after")]  # type: ignore[misc]
+        after = {"model": "claude", "messages": again}
+        [choice] = (await portico.client.post("/v1/chat/completions", json=after)).json()["choices"]
+        assert (choice["finish_reason"], choice["message"]["content"]) == ("stop", "You said: after"), (prompt, reason)
+        messages = {"model": "claude", "max_tokens": 100, "messages": [message(prompt)]}
+        found = (await portico.client.post("/v1/messages", json=messages)).json()
+        assert (found["stop_reason"], found["content"][0]["text"]) == ("refusal", reason), (prompt, reason)
+        found = (await portico.client.post("/v1/responses", json={"model": "claude", "input": prompt})).json()
+        assert (found["status"], found["incomplete_details"]) == ("incomplete", {"reason": "content_filter"}), (prompt, reason)
+        assert reason in json.dumps(found["output"]), (prompt, reason)
 
 
-async def test_a_notice_in_the_other_protocols(portico: RunningGateway) -> None:
+async def test_a_notice_is_no_part_of_the_answer(portico: RunningGateway) -> None:
+    for declared in (True, False):
+        async with on_websocket(portico.url, "claude", KEY) as client:
+            capabilities = {"session": {"notices": {}}} if declared else {}
+            await client.request("initialize", {"protocolVersion": 1, "clientCapabilities": capabilities})
+            session = await client.new()
+            assert (await client.prompt(session, "noticeme"))["stopReason"] == "end_turn", declared
+            assert client.text(session) == "You said: noticeme", declared
+            notices = [update for update in client.updates(session) if update["sessionUpdate"] == "notice"]
+            expected = {"sessionUpdate": "notice", "severity": "warning", "title": "Careful", "description": "The limit is near."}
+            assert notices == ([expected] if declared else []), declared
+    # A notice in the other protocols.
     chat = {"model": "claude", "messages": [message("noticeme")]}
     [choice] = (await portico.client.post("/v1/chat/completions", json=chat)).json()["choices"]
     assert choice["message"]["content"] == "You said: noticeme"

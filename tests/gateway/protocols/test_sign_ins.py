@@ -124,7 +124,8 @@ async def test_cookies_that_another_port_has_set_keep_nobody_signed_out(portico:
         assert await signed_out()
 
 
-async def test_direct_routes_and_streams_know_sign_ins(portico: RunningGateway) -> None:
+async def test_direct_routes_and_streams_know_sign_ins_and_websockets_none(portico: RunningGateway) -> None:
+    # Direct routes and streams know sign ins.
     async with signed_in(portico.url) as browser:
         ran = await browser.request("POST", "/v1/execute", json={"driver": "echo", "task": "hello"})
         assert ran.status_code == 200 and "hello" in ran.text
@@ -134,31 +135,30 @@ async def test_direct_routes_and_streams_know_sign_ins(portico: RunningGateway) 
         assert answered.status_code == 200, answered.text
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ({"Origin": "OWN"}, 200),
-        ({"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors"}, 200),
-        ({"Origin": "http://127.0.0.1:1"}, 403),
-        ({"Origin": "http://localhost:3000"}, 401),
-        ({"Origin": "null"}, 403),
-        ({"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "navigate"}, 401),
-        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, 401),
-        ({"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "cors"}, 403),
-        ({"Sec-Fetch-Site": "none", "Sec-Fetch-Mode": "navigate"}, 401),
-    ],
-)
-async def test_only_the_own_page_can_use_or_make_a_sign_in(tmp_path: Path, headers: dict[str, str], status: int) -> None:
-    # A page at localhost:3000 may use the gateway, with a key of its own.
-    async with (
-        run_gateway(gateway_config(tmp_path, server={"origins": ["http://localhost:3000"]})) as portico,
-        signed_in(portico.url) as browser,
-    ):
-        headers = {name: value.replace("OWN", portico.url) for name, value in headers.items()}
-        assert (await browser.request("GET", "/sessions", headers=headers)).status_code == status
-        made = await browser.client.post("/v1/sign-ins", json={"key": KEY}, headers=headers)
-        assert made.status_code == (201 if status == 200 else 403)
-        assert ("set-cookie" in made.headers) == (status == 200)
+PAGES: list[Any] = [
+    ({"Origin": "OWN"}, 200),
+    ({"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors"}, 200),
+    ({"Origin": "http://127.0.0.1:1"}, 403),
+    ({"Origin": "http://localhost:3000"}, 401),
+    ({"Origin": "null"}, 403),
+    ({"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "navigate"}, 401),
+    ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, 401),
+    ({"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "cors"}, 403),
+    ({"Sec-Fetch-Site": "none", "Sec-Fetch-Mode": "navigate"}, 401),
+]
+
+
+async def test_only_the_own_page_can_use_or_make_a_sign_in(tmp_path: Path) -> None:
+    for headers, status in PAGES:
+        async with (
+            run_gateway(gateway_config(tmp_path, server={"origins": ["http://localhost:3000"]})) as portico,
+            signed_in(portico.url) as browser,
+        ):
+            headers = {name: value.replace("OWN", portico.url) for name, value in headers.items()}
+            assert (await browser.request("GET", "/sessions", headers=headers)).status_code == status, (headers, status)
+            made = await browser.client.post("/v1/sign-ins", json={"key": KEY}, headers=headers)
+            assert made.status_code == (201 if status == 200 else 403), (headers, status)
+            assert ("set-cookie" in made.headers) == (status == 200), (headers, status)
 
 
 async def test_the_cookie_is_for_https_where_the_page_is(tmp_path: Path) -> None:
@@ -271,18 +271,19 @@ async def test_a_sign_in_ends_with_a_default_key_that_was_changed(tmp_path: Path
             assert answer.status_code == status
 
 
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [
-        ({}, 400), ({"code": "x", "key": KEY}, 400), ({"code": 1}, 400), ({"key": None}, 400), ([], 400),
+async def test_bodies_of_other_shapes_are_refused(portico: RunningGateway) -> None:
+    for body, status in (
+        ({}, 400),
+        ({"code": "x", "key": KEY}, 400),
+        ({"code": 1}, 400),
+        ({"key": None}, 400),
+        ([], 400),
         ({"key": "x" * 5000}, 401),
-    ],
-)  # fmt: skip
-async def test_bodies_of_other_shapes_are_refused(portico: RunningGateway, body: Any, status: int) -> None:
-    async with anybody(portico.url) as client:
-        assert KEY not in await expect_error(client.post("/v1/sign-ins", json=body), status)
-        form = await client.post("/v1/sign-ins", content=f'{{"key": "{KEY}"}}', headers={"Content-Type": "text/plain"})
-        assert form.status_code == 415
+    ):
+        async with anybody(portico.url) as client:
+            assert KEY not in await expect_error(client.post("/v1/sign-ins", json=body), status), (body, status)
+            form = await client.post("/v1/sign-ins", content=f'{{"key": "{KEY}"}}', headers={"Content-Type": "text/plain"})
+            assert form.status_code == 415, (body, status)
 
 
 async def test_a_gateway_without_authentication_is_open(tmp_path: Path) -> None:

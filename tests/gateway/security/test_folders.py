@@ -16,8 +16,7 @@ from gateway.config import parse
 from gateway.errors import BadRequest
 from gateway.security.authentication import ADMINISTRATOR, Caller, caller_of_request
 from gateway.security.loopback import is_direct_and_local
-from tests.gateway.protocols.acp.client import RpcFailed, connect, load
-from tests.gateway.protocols.acp.transports import on_websocket
+from tests.support.acp_client import RpcFailed, connect, load, on_websocket
 from tests.support.daemon import KEY, RunningGateway, gateway_config, run_gateway
 from tests.support.named_keys import add_key
 from tests.support.requests import user_message

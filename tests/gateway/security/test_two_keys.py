@@ -11,9 +11,8 @@ import pytest
 
 from gateway.protocols.acp.requests import _REQUESTS
 from gateway.security.authentication import ADMINISTRATOR
-from tests.gateway.protocols.acp.client import Client, RpcFailed
 from tests.gateway.protocols.acp.raw_connections import STREAM, initialized, rpc
-from tests.gateway.protocols.acp.transports import on_http, on_websocket
+from tests.support.acp_client import Client, RpcFailed, on_http, on_websocket
 from tests.support.daemon import RunningGateway, http_client
 from tests.support.named_keys import add_key
 from tests.support.requests import create_session, user_message

@@ -13,7 +13,7 @@ import pytest
 from gateway.errors import BadRequest, ConfigError
 from gateway.security.authentication import Caller
 from gateway.sessions.settings import SessionSettings
-from tests.gateway.protocols.acp.client import RpcFailed, connect
+from tests.support.acp_client import RpcFailed, connect
 from tests.support.daemon import RunningGateway, gateway_config, run_gateway
 from tests.support.named_keys import add_key
 from tests.support.requests import agent_processes, create_session, execute, get_session, send_turn

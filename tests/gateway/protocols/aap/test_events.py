@@ -46,7 +46,8 @@ async def post(portico: RunningGateway, session: str, *messages: Any, **fields: 
     return parse_events(answer.text)
 
 
-async def test_every_frame_of_a_turn_has_an_id(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_frames_have_ids(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    # Every frame of a turn has an id.
     body = session_body(options={"scenario": write_scenario(LONG)}, stream="delta")
     first = parse_events((await portico.client.put("/session", json=body)).text)
     assert [event[0] for event in first[:3]] == ["0", "1", "3"], "event 2 is internal"
@@ -54,6 +55,19 @@ async def test_every_frame_of_a_turn_has_an_id(portico: RunningGateway, write_sc
     second = await post(portico, session, user_message())
     numbers = [float(event[0]) for event in first + second]
     assert numbers == sorted(set(numbers))
+    # Frames of one event have separate ids.
+    session = (
+        await create_session(portico.client, options={"scenario": write_scenario([{"text": "a"}, {"tool_call": {"name": "T"}}])})
+    )["sessionId"]
+    whole = await replay_events(portico.client, session, stream="message")
+    assert [event[0] for event in whole if event[1] in ("text", "tool_call")] == ["4.1", "4"]
+    # Invalid event ids are refused.
+    session = (await create_session(portico.client, "echo"))["sessionId"]
+    for wrong in ("x", "-1", "1.", ".1", "1.1.1", "٣", "9" * 30, "99999"):
+        text = await expect_error(portico.client.get(f"/session/{session}/events", params={"after": wrong}), 400)
+        assert wrong in text
+    await expect_error(portico.client.get("/session/none/events"), 404)
+    assert (await portico.client.get(f"/session/{session}/events", headers={"Authorization": "Bearer no"})).status_code == 401
 
 
 async def test_two_followers_get_the_same_turns_and_the_client_messages(
@@ -71,13 +85,10 @@ async def test_two_followers_get_the_same_turns_and_the_client_messages(
         assert (await asyncio.wait_for(read_until(left, "turn_stop"), 60))[1:] == again
 
 
-@pytest.mark.parametrize("by_number", [False, True])
-async def test_following_from_the_end_does_not_read_the_last_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_number: bool
-) -> None:
+async def test_following_from_the_end_does_not_read_the_last_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with run_gateway(gateway_config(tmp_path)) as portico:
-        session = (await create_session(portico.client, "echo"))["sessionId"]
-        last = (await replay_events(portico.client, session))[-1][0]
+        sessions = [(await create_session(portico.client, "echo"))["sessionId"] for _ in range(2)]
+        last = (await replay_events(portico.client, sessions[1]))[-1][0]
     async with run_gateway(gateway_config(tmp_path)) as portico:
         reads, read = list[int](), portico.gateway.store.events.read
 
@@ -86,9 +97,10 @@ async def test_following_from_the_end_does_not_read_the_last_run(
             return await read(log_id, after, rows)
 
         monkeypatch.setattr(portico.gateway.store.events, "read", recorded)
-        async with follow_events(portico.client, session, **({"after": last} if by_number else {})) as following:
-            own = await post(portico, session, user_message("two"))
-            assert (await asyncio.wait_for(read_until(following, "turn_stop"), 60))[1:] == own
+        for session, query in zip(sessions, ({}, {"after": last}), strict=True):
+            async with follow_events(portico.client, session, **query) as following:
+                own = await post(portico, session, user_message("two"))
+                assert (await asyncio.wait_for(read_until(following, "turn_stop"), 60))[1:] == own, query
         assert reads == []
 
 
@@ -133,55 +145,34 @@ async def test_follower_without_an_id_gets_the_running_turn_from_its_start(
         assert (await asyncio.wait_for(read_until(follower, "turn_stop"), 60))[-1] == (await turn)[-1]
 
 
-@pytest.mark.parametrize("mode", ["delta", "message"])
-async def test_replay_from_every_id_returns_the_remaining_events(
-    portico: RunningGateway, write_scenario: WriteScenario, mode: str
-) -> None:
-    session = (await create_session(portico.client, options={"scenario": write_scenario(LONG)}))["sessionId"]
-    await send_turn(portico.client, session, "two")
-    whole = await replay_events(portico.client, session, stream=mode)
-    assert [event[1] for event in whole].count("turn_stop") == 2
-    for index, event in enumerate(whole):
-        assert await replay_events(portico.client, session, event[0], stream=mode) == whole[index + 1 :]
-        header = {"Last-Event-ID": event[0]}
-        query = {"stream": mode, "until": "turn_stop", "after": "0"}
-        answer = await portico.client.get(f"/session/{session}/events", params=query, headers=header)
-        stop = next((n for n, e in enumerate(whole) if n > index and e[1] == "turn_stop"), len(whole))
-        assert parse_events(answer.text) == whole[index + 1 : stop + 1]
+async def test_replay_from_every_id_returns_the_remaining_events(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    for mode in ("delta", "message"):
+        session = (await create_session(portico.client, options={"scenario": write_scenario(LONG)}))["sessionId"]
+        await send_turn(portico.client, session, "two")
+        whole = await replay_events(portico.client, session, stream=mode)
+        assert [event[1] for event in whole].count("turn_stop") == 2, mode
+        for index, event in enumerate(whole):
+            assert await replay_events(portico.client, session, event[0], stream=mode) == whole[index + 1 :], mode
+            header = {"Last-Event-ID": event[0]}
+            query = {"stream": mode, "until": "turn_stop", "after": "0"}
+            answer = await portico.client.get(f"/session/{session}/events", params=query, headers=header)
+            stop = next((n for n, e in enumerate(whole) if n > index and e[1] == "turn_stop"), len(whole))
+            assert parse_events(answer.text) == whole[index + 1 : stop + 1], mode
 
 
-async def test_frames_of_one_event_have_separate_ids(portico: RunningGateway, write_scenario: WriteScenario) -> None:
-    session = (
-        await create_session(portico.client, options={"scenario": write_scenario([{"text": "a"}, {"tool_call": {"name": "T"}}])})
-    )["sessionId"]
-    whole = await replay_events(portico.client, session, stream="message")
-    assert [event[0] for event in whole if event[1] in ("text", "tool_call")] == ["4.1", "4"]
-
-
-async def test_invalid_event_ids_are_refused(portico: RunningGateway) -> None:
-    session = (await create_session(portico.client, "echo"))["sessionId"]
-    for wrong in ("x", "-1", "1.", ".1", "1.1.1", "٣", "9" * 30, "99999"):
-        text = await expect_error(portico.client.get(f"/session/{session}/events", params={"after": wrong}), 400)
-        assert wrong in text
-    await expect_error(portico.client.get("/session/none/events"), 404)
-    assert (await portico.client.get(f"/session/{session}/events", headers={"Authorization": "Bearer no"})).status_code == 401
-
-
-@pytest.mark.parametrize("path", ["/session/{}/events", "/aap/v3/sessions/{}/log"])
-async def test_idle_event_stream_sends_keep_alives_and_ends_with_the_session(
-    tmp_path: Any, clock: ManualClock, path: str
-) -> None:
-    async with run_gateway(gateway_config(tmp_path, server={"keep_alive": 0.7}), clock) as portico:
-        session = (await create_session(portico.client, "echo"))["sessionId"]
-        asked = {"Accept": "text/event-stream"}
-        async with portico.client.stream("GET", path.format(session), headers=asked) as answer:
-            assert answer.headers["x-accel-buffering"] == "no"
-            chunks = answer.aiter_text()
-            for _ in range(2):
-                await clock.expire(0.7)
-                assert await asyncio.wait_for(anext(chunks), 10) == ": keep-alive\n\n"
-            assert (await portico.client.delete(f"/session/{session}")).status_code == 204
-            assert ": keep-alive" not in "".join([chunk async for chunk in chunks])
+async def test_idle_event_stream_sends_keep_alives_and_ends_with_the_session(tmp_path: Any, clock: ManualClock) -> None:
+    for path in ("/session/{}/events", "/aap/v3/sessions/{}/log"):
+        async with run_gateway(gateway_config(tmp_path, server={"keep_alive": 0.7}), clock) as portico:
+            session = (await create_session(portico.client, "echo"))["sessionId"]
+            asked = {"Accept": "text/event-stream"}
+            async with portico.client.stream("GET", path.format(session), headers=asked) as answer:
+                assert answer.headers["x-accel-buffering"] == "no", path
+                chunks = answer.aiter_text()
+                for _ in range(2):
+                    await clock.expire(0.7)
+                    assert await asyncio.wait_for(anext(chunks), 10) == ": keep-alive\n\n", path
+                assert (await portico.client.delete(f"/session/{session}")).status_code == 204, path
+                assert ": keep-alive" not in "".join([chunk async for chunk in chunks]), path
 
 
 async def test_cancelled_calls_are_sent_to_followers(portico: RunningGateway, write_scenario: WriteScenario) -> None:

@@ -78,18 +78,7 @@ async def test_files_of_a_session(tmp_path: Path, project: Path) -> None:
         ):
             found = await files(client, session, q=query)
             assert [one["path"] for one in found["files"]] == expected, query
-
-
-async def test_bad_requests_for_files(portico: RunningGateway) -> None:
-    session, client = await create(portico.client), portico.client
-    for query in ({"q": "x" * 201}, {"limit": 0}, {"limit": 501}):
-        await expect_error(client.get(f"{SESSIONS}/{session}/files", params=query), 400)
-    assert "no session" in await expect_error(client.get(f"{SESSIONS}/sess_x/files"), 404)
-    other = {"Authorization": f"Bearer {await add_key(portico.gateway, 'other')}"}
-    assert "no session" in await expect_error(client.get(f"{SESSIONS}/{session}/files", headers=other), 404)
-
-
-async def test_a_folder_that_was_removed(tmp_path: Path, project: Path) -> None:
+    # A folder that was removed.
     async with run_gateway(gateway_config(tmp_path, server={"folders": "any"})) as running:
         session = await create(running.client, options={"cwd": str(project / "docs")})
         (project / "docs" / "Main.md").unlink()
@@ -97,7 +86,29 @@ async def test_a_folder_that_was_removed(tmp_path: Path, project: Path) -> None:
         assert "no folder" in await expect_error(running.client.get(f"{SESSIONS}/{session}/files"), 400)
 
 
-def test_links_are_not_followed(tmp_path: Path, project: Path) -> None:
+async def test_bad_requests(portico: RunningGateway) -> None:
+    # Bad requests for files.
+    session, client = await create(portico.client), portico.client
+    for query in ({"q": "x" * 201}, {"limit": 0}, {"limit": 501}):
+        await expect_error(client.get(f"{SESSIONS}/{session}/files", params=query), 400)
+    assert "no session" in await expect_error(client.get(f"{SESSIONS}/sess_x/files"), 404)
+    other = {"Authorization": f"Bearer {await add_key(portico.gateway, 'other')}"}
+    assert "no session" in await expect_error(client.get(f"{SESSIONS}/{session}/files", headers=other), 404)
+    # Bad requests for folders.
+    client = portico.client
+    for query in (
+        {},
+        {"agent": "echo", "prefix": "/a\0"},
+        {"agent": "echo", "limit": 0},
+        {"agent": "echo", "prefix": "/" * 5000},
+    ):
+        await expect_error(client.get("/aap/v3/folders", params=query), 400)
+    answer = await client.get("/aap/v3/folders", params={"agent": "none"})
+    assert answer.status_code in (400, 404) and "none" in answer.json()["error"]
+
+
+def test_links_and_large_folders(tmp_path: Path, project: Path) -> None:
+    # Links are not followed.
     (tmp_path / "secret").mkdir()
     (tmp_path / "secret" / "key").touch()
     (project / "link").symlink_to(tmp_path / "secret")
@@ -111,12 +122,12 @@ def test_links_are_not_followed(tmp_path: Path, project: Path) -> None:
     (tmp_path / "moved").symlink_to(project)
     with pytest.raises(Exception, match="not in the working folder"):
         FolderFiles().find(tmp_path / "moved", "", 10)
-
-
-def test_an_ignore_file_that_is_none(tmp_path: Path) -> None:
-    (tmp_path / "a").touch()
-    os.mkfifo(tmp_path / ".gitignore")
-    found, more = FolderFiles().find(tmp_path, "", 10)
+    # An ignore file that is none.
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "a").touch()
+    os.mkfifo(other / ".gitignore")
+    found, more = FolderFiles().find(other, "", 10)
     assert ([one.path for one in found], more) == ([".gitignore", "a"], False)
 
 
@@ -186,19 +197,6 @@ async def test_folders_of_a_named_key(tmp_path: Path, project: Path) -> None:
             (Path(base) / "own").mkdir()
             (Path(base) / "link").symlink_to(project)
             assert await folders(client, f"{base}/") == [f"{base}/own"]
-
-
-async def test_bad_requests_for_folders(portico: RunningGateway) -> None:
-    client = portico.client
-    for query in (
-        {},
-        {"agent": "echo", "prefix": "/a\0"},
-        {"agent": "echo", "limit": 0},
-        {"agent": "echo", "prefix": "/" * 5000},
-    ):
-        await expect_error(client.get("/aap/v3/folders", params=query), 400)
-    answer = await client.get("/aap/v3/folders", params={"agent": "none"})
-    assert answer.status_code in (400, 404) and "none" in answer.json()["error"]
 
 
 async def test_files_of_a_pending_call(tmp_path: Path, portico: RunningGateway, write_scenario: WriteScenario) -> None:

@@ -10,9 +10,7 @@ import pytest
 
 from tests.support.aap_client import AapClient
 from tests.support.daemon import RunningGateway
-from tests.support.requests import expect_error, session_body, user_message, with_extensions
-
-pytestmark = pytest.mark.usefixtures("each_store")
+from tests.support.requests import expect_error, session_body, user_message
 
 WriteScenario = Callable[..., str]
 PIXEL = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -34,6 +32,7 @@ SEED: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.usefixtures("each_store")
 async def test_messages_are_returned_exactly_as_sent(aap: AapClient) -> None:
     session = (await aap.create_session("script", *SEED, options={"pace": "fast"}))["sessionId"]
     stored = await aap.get_history(session)
@@ -72,52 +71,34 @@ async def test_the_whole_seed_reaches_the_agent(portico: RunningGateway, aap: Aa
     assert seeded == [message for message in SEED[:-1] if message["role"] != "system"]
 
 
-async def test_full_history_is_the_default(aap: AapClient) -> None:
+async def test_full_history_is_the_default(aap: AapClient, write_scenario: WriteScenario) -> None:
     session = (await aap.create_session("echo"))["sessionId"]
     plain = await aap.get_session(session)
     asked = (await aap.request_history(session, "full")).json()
-    if aap.base.version == 1:
-        assert with_extensions(asked) == plain
-    else:
-        assert asked == {"history": plain["history"]}
+    assert asked == {"history": plain["history"]}
     assert plain["history"] == {"full": [user_message(), {"role": "assistant", "content": "hello"}]}
-
-
-async def test_unsupported_history_type_is_refused(aap: AapClient) -> None:
-    session = (await aap.create_session("echo"))["sessionId"]
-    query = "history" if aap.base.version == 1 else "type"
-    assert "full" in await expect_error(aap.request_history(session, "compacted"), 404)
-    for wrong in ("junk", "", *([] if aap.base.version == 1 else [None])):
-        assert query in await expect_error(aap.request_history(session, wrong), 400)
-
-
-async def test_unknown_session_is_not_found(aap: AapClient) -> None:
+    # Unknown session is not found.
     for session in ("sess_unknown", "x%00y", "x" * 2000):
         assert "there is no session" in await expect_error(aap.get(session), 404)
         assert "there is no session" in await expect_error(aap.request_history(session, "full"), 404)
         assert "there is no session" in await expect_error(aap.post(session, {"messages": [user_message()]}), 404)
         assert "there is no session" in await expect_error(aap.delete(session), 404)
-
-
-async def test_turn_without_output_keeps_the_user_message(aap: AapClient, write_scenario: WriteScenario) -> None:
+    # Turn without output keeps the user message.
     name = write_scenario([{"usage": {}}])
     answer = await aap.create_session(options={"scenario": name})
     assert (answer["stopReason"], answer["messages"]) == ("end_turn", [])
     assert await aap.get_history(answer["sessionId"]) == [user_message()]
 
 
-@pytest.mark.parametrize("kind", ["https://example.org/cat.png", PIXEL])
-async def test_images_are_accepted_by_an_agent_that_supports_them(
-    aap: AapClient, write_scenario: WriteScenario, kind: str
-) -> None:
-    name = write_scenario([{"text": "{images} in: {prompt}"}])
-    picture = user_message([{"type": "image", "url": kind}, {"type": "text", "text": "look"}])
-    answer = await aap.create_session("script", picture, options={"scenario": name})
-    assert answer["messages"][0]["content"] == "1 in: look"
-    assert (await aap.get_history(answer["sessionId"]))[0] == picture
-
-
-async def test_images_are_refused_for_an_agent_without_support(aap: AapClient) -> None:
+async def test_images(aap: AapClient, write_scenario: WriteScenario) -> None:
+    # Images are accepted by an agent that supports them.
+    for kind in ("https://example.org/cat.png", PIXEL):
+        name = write_scenario([{"text": "{images} in: {prompt}"}])
+        picture = user_message([{"type": "image", "url": kind}, {"type": "text", "text": "look"}])
+        answer = await aap.create_session("script", picture, options={"scenario": name})
+        assert answer["messages"][0]["content"] == "1 in: look", kind
+        assert (await aap.get_history(answer["sessionId"]))[0] == picture, kind
+    # Images are refused for an agent without support.
     for url in ("https://example.org/cat.png", PIXEL):
         text = await expect_error(aap.put(session_body("echo", user_message([{"type": "image", "url": url}]))), 400)
         assert "image" in text and "'echo'" in text
@@ -128,5 +109,3 @@ async def test_images_are_refused_for_an_agent_without_support(aap: AapClient) -
     body = {"messages": [user_message([{"type": "text", "text": "see"}, {"type": "image", "url": PIXEL}])]}
     await expect_error(aap.post(session, body), 400)
     assert len(await aap.get_history(session)) == 2
-    if not aap.is_version_3:
-        assert await aap.list_sessions() == {"sessions": [session]}

@@ -18,8 +18,6 @@ from tests.support.sse import parse_events
 from tests.support.stores import content as stored_content
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.usefixtures("each_store")
-
 WriteScenario = Callable[..., str]
 KEYED = {"Idempotency-Key": "job-1"}
 TURN = {"messages": [user_message("two")], "stream": "delta"}
@@ -33,34 +31,38 @@ async def sessions(client: httpx.AsyncClient) -> list[str]:
     return list((await client.get("/sessions")).json()["sessions"])
 
 
-@pytest.mark.parametrize("mode", ["none", "delta", "message"])
-async def test_repeated_creation_returns_the_same_response(
-    portico: RunningGateway, write_scenario: WriteScenario, mode: str
-) -> None:
-    steps = [{"text": {"text": "some words", "chunk": 2}}, {"delay": 0.3}, {"text": "more"}]
-    body = session_body(options={"scenario": write_scenario(steps)}, stream=mode)
-    answers = await asyncio.gather(*(put(portico.client, body) for _ in range(3)))
-    answers.append(await put(portico.client, body))
-    assert len({(answer.status_code, answer.text) for answer in answers}) == 1
-    (session,) = await sessions(portico.client)
-    assert session in answers[0].text
-    assert len(await get_history(portico.client, session)) == 2
+@pytest.mark.usefixtures("each_store")
+async def test_repeated_creation_returns_the_same_response(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    for mode in ("none", "delta", "message"):
+        steps = [{"text": {"text": "some words", "chunk": 2}}, {"delay": 0.3}, {"text": "more"}]
+        body = session_body(options={"scenario": write_scenario(steps)}, stream=mode)
+        key = {"Idempotency-Key": mode}
+        answers = await asyncio.gather(*(put(portico.client, body, **key) for _ in range(3)))
+        answers.append(await put(portico.client, body, **key))
+        assert len({(answer.status_code, answer.text) for answer in answers}) == 1, mode
+        session = (await sessions(portico.client))[0]
+        assert session in answers[0].text, mode
+        assert len(await get_history(portico.client, session)) == 2, mode
+    assert len(await sessions(portico.client)) == 3
 
 
-@pytest.mark.parametrize("mode", ["none", "delta", "message"])
 async def test_repeated_turn_returns_the_same_response(
-    portico: RunningGateway, write_scenario: WriteScenario, mode: str, tmp_path: Path
+    portico: RunningGateway, write_scenario: WriteScenario, tmp_path: Path
 ) -> None:
-    steps = [{"text": "begin"}, {"write_file": {"path": "began", "text": ""}}, {"delay": 0.4}, {"text": "end"}]
-    session = (await create_session(portico.client, options={"scenario": write_scenario([{"text": "x"}], steps)}))["sessionId"]
-    body = TURN | {"stream": mode}
-    first = asyncio.create_task(portico.client.post(f"/session/{session}", json=body, headers=KEYED))
-    await wait_until((tmp_path / "scenes" / "began").exists)
-    second = await portico.client.post(f"/session/{session}", json=body, headers=KEYED)
-    third = await portico.client.post(f"/session/{session}", json=body, headers=KEYED)
-    assert (await first).text == second.text == third.text
-    assert {(await first).status_code, second.status_code, third.status_code} == {200}
-    assert len(await get_history(portico.client, session)) == 4
+    for mode in ("none", "delta", "message"):
+        steps = [{"text": "begin"}, {"write_file": {"path": "began", "text": ""}}, {"delay": 0.4}, {"text": "end"}]
+        session = (await create_session(portico.client, options={"scenario": write_scenario([{"text": "x"}], steps)}))[
+            "sessionId"
+        ]
+        body = TURN | {"stream": mode}
+        first = asyncio.create_task(portico.client.post(f"/session/{session}", json=body, headers=KEYED))
+        await wait_until((tmp_path / "scenes" / "began").exists)
+        (tmp_path / "scenes" / "began").unlink()
+        second = await portico.client.post(f"/session/{session}", json=body, headers=KEYED)
+        third = await portico.client.post(f"/session/{session}", json=body, headers=KEYED)
+        assert (await first).text == second.text == third.text, mode
+        assert {(await first).status_code, second.status_code, third.status_code} == {200}, mode
+        assert len(await get_history(portico.client, session)) == 4, mode
 
 
 async def test_retry_with_last_event_id_gets_the_remaining_events(portico: RunningGateway) -> None:
@@ -83,6 +85,10 @@ async def test_same_key_with_another_body_is_refused(portico: RunningGateway) ->
     )
     assert await sessions(portico.client) == [session]
     assert len(await get_history(portico.client, session)) == 4
+    # Repeated creation of a deleted session is refused.
+    await portico.client.delete(f"/session/{session}")
+    await expect_error(put(portico.client, body), 404)
+    assert not await sessions(portico.client)
 
 
 async def test_keys_are_separate_for_each_operation_and_caller(portico: RunningGateway) -> None:
@@ -116,13 +122,6 @@ async def test_repeated_tool_result_returns_the_same_response(portico: RunningGa
     answers = [await portico.client.post(f"/session/{session}", json=body, headers=KEYED) for _ in range(2)]
     assert answers[0].json() == answers[1].json()
     assert answers[0].json()["messages"] == [{"role": "assistant", "content": "saw it"}]
-
-
-async def test_repeated_creation_of_a_deleted_session_is_refused(portico: RunningGateway) -> None:
-    session = (await put(portico.client, session_body("echo"))).json()["sessionId"]
-    await portico.client.delete(f"/session/{session}")
-    await expect_error(put(portico.client, session_body("echo")), 404)
-    assert not await sessions(portico.client)
 
 
 async def test_key_is_not_stored_in_plain_text(portico: RunningGateway, tmp_path: Path) -> None:

@@ -79,12 +79,13 @@ async def test_error_of_an_invalid_creation_names_the_field(aap: AapClient, sess
     # Version 3 creates a session without a turn: a history need not end with a user message, and `stream` is a field of turns.
     only_with_a_turn = ("messages: the last message", "stream: ")
     cases = [case for case in BAD_CREATIONS if case[1] not in only_with_a_turn and case[0] != session_body() | {"messages": []}]
-    method, path = ("POST", "/sessions") if aap.is_version_3 else ("PUT", "/session")
-    for body, field in cases if aap.is_version_3 else BAD_CREATIONS:
-        request = aap.http.request(method, aap.base.url + path, content=json.dumps(body), headers=JSON)
-        text = await expect_error(request, 400)
-        assert field in text, (body, text)
-        assert SECRET not in text, (body, text)
+    for path, bodies in (("/aap/v3/sessions", cases), ("/session", BAD_CREATIONS)):
+        method = "PUT" if path == "/session" else "POST"
+        for body, field in bodies:
+            request = aap.http.request(method, path, content=json.dumps(body), headers=JSON)
+            text = await expect_error(request, 400)
+            assert field in text, (body, text)
+            assert SECRET not in text, (body, text)
 
 
 async def test_error_of_an_invalid_turn_names_the_field(aap: AapClient, session: str) -> None:
@@ -104,12 +105,10 @@ async def test_error_of_an_invalid_turn_names_the_field(aap: AapClient, session:
         text = await expect_error(aap.post(session, {"messages": messages}), 400)
         assert field in text, (messages, text)
         assert SECRET not in text
-
-
-async def test_blank_user_message_is_refused(aap: AapClient, session: str) -> None:
+    # Blank user message is refused.
     for blank in ("", "  \n\t", [], [{"type": "text", "text": " "}], [{"type": "thinking", "thinking": "x"}]):
-        if not aap.is_version_3:
-            assert "blank" in await expect_error(aap.put(session_body("echo", user_message(blank))), 400)
+        creation = aap.http.put("/session", json=session_body("echo", user_message(blank)))
+        assert "blank" in await expect_error(creation, 400)
         assert "blank" in await expect_error(aap.post(session, {"messages": [user_message(blank)]}), 400)
 
 
@@ -139,16 +138,13 @@ MALFORMED = [
 ]
 
 
-async def test_malformed_bodies_are_refused(aap: AapClient, session: str) -> None:
-    make = ("POST", "/sessions") if aap.is_version_3 else ("PUT", "/session")
+async def test_malformed_bodies_are_refused(aap: AapClient, session: str, portico: RunningGateway) -> None:
     for content in MALFORMED:
-        for method, path in ((make[0], aap.base.url + make[1]), ("POST", "/v1/execute")):
+        for method, path in (("POST", "/aap/v3/sessions"), ("PUT", "/session"), ("POST", "/v1/execute")):
             text = await expect_error(aap.http.request(method, path, content=content, headers=JSON), 400)
             assert SECRET not in text, text
         await expect_error(aap.http.post(aap.turns(session), content=content, headers=JSON), 400)
-
-
-async def test_another_content_type_is_refused(portico: RunningGateway, session: str) -> None:
+    # Another content type is refused.
     body = json.dumps(session_body("echo", SECRET))
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "x", ""):
         text = await expect_error(portico.client.put("/session", content=body, headers={"Content-Type": kind}), 415)
@@ -173,17 +169,18 @@ async def test_error_at_an_unknown_path_names_openapi_json(portico: RunningGatew
         assert ("allow" in (await portico.client.request(method, path)).headers) == (status == 405)
 
 
-@pytest.mark.parametrize("announced", [True, False])
-async def test_body_over_the_limit_is_refused(tmp_path: Path, announced: bool) -> None:
-    async def chunks() -> AsyncIterator[bytes]:
-        for _ in range(20):
-            yield b" " * 1000
+async def test_body_over_the_limit_is_refused(tmp_path: Path) -> None:
+    for announced in (True, False):
 
-    async with run_gateway(gateway_config(tmp_path, server={"max_body": 10_000})) as portico:
-        content: Any = b" " * 20_000 if announced else chunks()
-        text = await expect_error(portico.client.put("/session", content=content, headers=JSON), 413)
-        assert "server.max_body" in text
-        assert (await create_session(portico.client, "echo", "x" * 9000))["messages"][0]["content"] == "x" * 9000
+        async def chunks() -> AsyncIterator[bytes]:
+            for _ in range(20):
+                yield b" " * 1000
+
+        async with run_gateway(gateway_config(tmp_path, server={"max_body": 10_000})) as portico:
+            content: Any = b" " * 20_000 if announced else chunks()
+            text = await expect_error(portico.client.put("/session", content=content, headers=JSON), 413)
+            assert "server.max_body" in text, announced
+            assert (await create_session(portico.client, "echo", "x" * 9000))["messages"][0]["content"] == "x" * 9000, announced
 
 
 async def test_internal_error_is_reported_without_its_details(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:

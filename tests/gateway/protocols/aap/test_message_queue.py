@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from tests.gateway.protocols.aap.test_when_busy import busy as busy
 from tests.gateway.protocols.aap.test_when_busy import post
@@ -221,20 +220,6 @@ async def test_repeated_request_to_queue_a_message_adds_one(
     answers.append(await portico.client.post(path, json=body, headers=headers))
     assert {(answer.status_code, answer.json()["id"]) for answer in answers} == {(201, answers[0].json()["id"])}
     assert await texts(portico.client, session) == []
-
-
-@pytest.mark.parametrize("base", ["/aap/v1/session", "/aap/v2/session", "/aap/v3/sessions"])
-async def test_each_version_has_the_queue(portico: RunningGateway, busy: Any, release: Callable[[], None], base: str) -> None:
-    session, turn = busy
-    client, path = portico.client, f"{base}/{session}/queue"
-    message_id = (await client.post(path, json={"messages": [user_message("a")]})).json()["id"]
-    assert [one["id"] for one in (await client.get(path)).json()["messages"]] == [message_id]
-    assert (await client.put(path, json={"order": [message_id]})).status_code == 200
-    assert (await client.patch(f"{path}/{message_id}", json={"message": user_message("b")})).status_code == 200
-    assert (await client.post(f"{path}/continue")).status_code == 200
-    assert (await client.delete(f"{path}/{message_id}")).status_code == 204
-    release()
-    await turn
 
 
 async def test_deletion_of_a_session_answers_the_clients_of_its_queue(portico: RunningGateway, busy: Any) -> None:

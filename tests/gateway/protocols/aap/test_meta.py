@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-import pytest
 
 from drivers.contract.driver_info import Option, Probe
 from gateway.agents.configured_agents import Agents
@@ -62,11 +61,10 @@ async def _agents(portico: RunningGateway) -> dict[str, dict[str, Any]]:
     return {agent["name"]: agent for agent in body["agents"]}
 
 
-async def test_meta_has_the_shape_of_the_protocol(portico: RunningGateway) -> None:
+async def test_meta_lists_agents_capabilities_and_options(portico: RunningGateway) -> None:
+    # Meta has the shape of the protocol.
     assert {"echo", "script"} <= set(await _agents(portico))
-
-
-async def test_meta_lists_the_capabilities_of_an_agent(portico: RunningGateway) -> None:
+    # Meta lists the capabilities of an agent.
     agents = await _agents(portico)
     assert agents["script"]["capabilities"] == {
         "history": {"compacted": {}, "full": {}},
@@ -80,9 +78,7 @@ async def test_meta_lists_the_capabilities_of_an_agent(portico: RunningGateway) 
         jsonschema.Draft202012Validator.check_schema(tool["inputSchema"])
     assert "application" not in agents["echo"]["capabilities"]
     assert "image" not in agents["echo"]["capabilities"]
-
-
-async def test_options_have_the_three_types(portico: RunningGateway) -> None:
+    # Options have the three types.
     options = {option["name"]: option for option in (await _agents(portico))["script"]["options"]}
     assert {name: option["type"] for name, option in options.items()} == {
         "scenario": "text",
@@ -92,9 +88,15 @@ async def test_options_have_the_three_types(portico: RunningGateway) -> None:
     }
     assert options["pace"]["options"] == ["recorded", "fast"]
     assert options["pace"]["default"] == "recorded"
+    # Secret that was never set is empty.
+    for given, shown in (({"token": ""}, {"token": ""}), ({"token": "tok-1234"}, {"token": "***"})):
+        body = {"agent": {"name": "script", "options": given}}
+        session = (await portico.client.post("/aap/v3/sessions", json=body)).json()["sessionId"]
+        assert (await portico.client.get(f"/aap/v3/sessions/{session}")).json()["agent"]["options"] == shown
 
 
-async def test_the_configuration_sets_names_and_defaults(tmp_path: Path) -> None:
+async def test_the_configuration_sets_titles_and_defaults(tmp_path: Path) -> None:
+    # The configuration sets names and defaults.
     entry = {
         "driver": "script",
         "title": "My demo",
@@ -107,25 +109,7 @@ async def test_the_configuration_sets_names_and_defaults(tmp_path: Path) -> None
     assert (demo["title"], demo["description"]) == ("My demo", "For me.")
     assert options["pace"] == "fast"
     assert options["token"] == "***"
-
-
-@pytest.mark.parametrize("authorization", [None, "Bearer wrong-key", "Basic dGVzdDp0ZXN0"])
-async def test_meta_and_healthz_need_no_key_and_meta_refuses_a_wrong_one(
-    portico: RunningGateway, authorization: str | None
-) -> None:
-    del portico.client.headers["Authorization"]
-    headers = {"Authorization": authorization} if authorization else {}
-    assert (await portico.client.get("/healthz", headers=headers)).status_code == 200
-    assert (await portico.client.get("/meta", headers=headers)).status_code == (401 if authorization else 200)
-
-
-def test_agents_for_tests_come_last() -> None:
-    drivers = {"demo": "script", "reviewer": "claude", "codex": "codex", "echo": "echo"}
-    agents = Agents(parse({"agents": {name: {"driver": driver} for name, driver in drivers.items()}}))
-    assert [agent.name for agent in agents] == ["reviewer", "codex", "claude", "gemini", "demo", "echo"]
-
-
-async def test_agents_without_a_title_are_named_by_their_entries(tmp_path: Path) -> None:
+    # Agents without a title are named by their entries.
     entries = {"one": {"driver": "script"}, "two": {"driver": "script"}}
     async with run_gateway(gateway_config(tmp_path, agents=entries)) as portico:
         found = await _agents(portico)
@@ -135,6 +119,12 @@ async def test_agents_without_a_title_are_named_by_their_entries(tmp_path: Path)
         "script": "Script",
         "echo": "Echo",
     }
+
+
+def test_agents_for_tests_come_last() -> None:
+    drivers = {"demo": "script", "reviewer": "claude", "codex": "codex", "echo": "echo"}
+    agents = Agents(parse({"agents": {name: {"driver": driver} for name, driver in drivers.items()}}))
+    assert [agent.name for agent in agents] == ["reviewer", "codex", "claude", "gemini", "demo", "echo"]
 
 
 async def test_unknown_agent_is_an_error_that_names_those_of_meta(tmp_path: Path) -> None:
@@ -149,31 +139,24 @@ async def test_unknown_agent_is_an_error_that_names_those_of_meta(tmp_path: Path
     assert text == f"there is no agent 'nothing' here; choose from: {', '.join(name for name in known if name != 'out')}"
 
 
-@pytest.mark.parametrize(("models", "name"), [(("sonnet", "opus"), "default"), (("default", "opus"), "CLI default")])
-async def test_empty_value_of_a_select_has_a_name(portico: RunningGateway, models: tuple[str, ...], name: str) -> None:
-    await _agents(portico)
-    options = (
-        Option("model", "Model", "A model."),
-        Option("effort", "Effort", "An effort."),
-        Option("mode", "Mode", "A mode.", choices=("", "plan")),
-    )
-    portico.gateway.agents.get("script").apply_probe(Probe(options=options, models=models, efforts=("low", "high")))
-    found = {option["name"]: option for option in (await _agents(portico))["script"]["options"]}
-    assert (found["model"]["options"], found["model"]["default"]) == ([name, *models], name)
-    assert (found["effort"]["options"], found["effort"]["default"]) == (["default", "low", "high"], "default")
-    assert (found["mode"]["options"], found["mode"]["default"]) == (["default", "plan"], "default")
-    # As UIs do that have a form with all options.
-    defaults = {option["name"]: option["default"] for option in found.values()}
-    created = await portico.client.post("/aap/v3/sessions", json={"agent": {"name": "script", "options": defaults}})
-    assert created.status_code == 201, created.text
-    session = await portico.gateway.sessions.get(ADMINISTRATOR, created.json()["sessionId"])
-    assert [session.config.options[name] for name in ("model", "effort", "mode")] == ["", "", ""]
-    shown = (await portico.client.get(f"/aap/v3/sessions/{session.id}")).json()["agent"]["options"]
-    assert shown == defaults
-
-
-async def test_secret_that_was_never_set_is_empty(portico: RunningGateway) -> None:
-    for given, shown in (({"token": ""}, {"token": ""}), ({"token": "tok-1234"}, {"token": "***"})):
-        body = {"agent": {"name": "script", "options": given}}
-        session = (await portico.client.post("/aap/v3/sessions", json=body)).json()["sessionId"]
-        assert (await portico.client.get(f"/aap/v3/sessions/{session}")).json()["agent"]["options"] == shown
+async def test_empty_value_of_a_select_has_a_name(portico: RunningGateway) -> None:
+    for models, name in ((("sonnet", "opus"), "default"), (("default", "opus"), "CLI default")):
+        await _agents(portico)
+        options = (
+            Option("model", "Model", "A model."),
+            Option("effort", "Effort", "An effort."),
+            Option("mode", "Mode", "A mode.", choices=("", "plan")),
+        )
+        portico.gateway.agents.get("script").apply_probe(Probe(options=options, models=models, efforts=("low", "high")))
+        found = {option["name"]: option for option in (await _agents(portico))["script"]["options"]}
+        assert (found["model"]["options"], found["model"]["default"]) == ([name, *models], name), (models, name)
+        assert (found["effort"]["options"], found["effort"]["default"]) == (["default", "low", "high"], "default"), (models, name)
+        assert (found["mode"]["options"], found["mode"]["default"]) == (["default", "plan"], "default"), (models, name)
+        # As UIs do that have a form with all options.
+        defaults = {option["name"]: option["default"] for option in found.values()}
+        created = await portico.client.post("/aap/v3/sessions", json={"agent": {"name": "script", "options": defaults}})
+        assert created.status_code == 201, created.text
+        session = await portico.gateway.sessions.get(ADMINISTRATOR, created.json()["sessionId"])
+        assert [session.config.options[name] for name in ("model", "effort", "mode")] == ["", "", ""], (models, name)
+        shown = (await portico.client.get(f"/aap/v3/sessions/{session.id}")).json()["agent"]["options"]
+        assert shown == defaults, (models, name)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from tests.support.aap_client import AapClient
 from tests.support.daemon import RunningGateway
 from tests.support.requests import expect_error
@@ -38,27 +36,35 @@ async def start(aap: AapClient, write_scenario: WriteScenario, *steps: Any, **fi
     return str(answer["sessionId"])
 
 
-@pytest.mark.parametrize(
-    ("choices", "choice", "granted"), [(OWN, "rule:0", True), (OWN, "later", False), (LASTING, "rule:0", True)]
-)
-async def test_choice_of_the_cli_gets_to_the_cli(
-    aap: AapClient, write_scenario: WriteScenario, choices: list[dict[str, str]], choice: str, granted: bool
-) -> None:
-    session = await start(aap, write_scenario, asks(choices), {"text": "chosen: {choices.git}"})
-    answer = await aap.send_turn(session, permission("git", choice, granted))
-    assert answer["stopReason"] == "end_turn"
-    assert str(answer["messages"][-1]["content"]).endswith(choice)
-    result = answer["messages"][0]["content"]
-    assert result == ("done" if granted else "Tool call denied")
+async def test_choice_of_the_cli_gets_to_the_cli(aap: AapClient, write_scenario: WriteScenario) -> None:
+    for choices, choice, granted in ((OWN, "rule:0", True), (OWN, "later", False), (LASTING, "rule:0", True)):
+        session = await start(aap, write_scenario, asks(choices), {"text": "chosen: {choices.git}"})
+        answer = await aap.send_turn(session, permission("git", choice, granted))
+        assert answer["stopReason"] == "end_turn", (choices, choice)
+        assert str(answer["messages"][-1]["content"]).endswith(choice), (choices, choice)
+        result = answer["messages"][0]["content"]
+        assert result == ("done" if granted else "Tool call denied"), (choices, choice)
+    # Choices of the cli may be all there are.
+    session = await start(aap, write_scenario, asks(OWN), {"text": "end"})
+    text = await expect_error(aap.post(session, {"messages": [permission("git", "allow_always")]}), 400)
+    assert "it has 'rule:0', 'later'" in text
 
 
-async def test_choice_always_trusts_the_tool_in_the_session(aap: AapClient, write_scenario: WriteScenario) -> None:
+async def test_choice_always_and_never_about_a_tool(aap: AapClient, write_scenario: WriteScenario) -> None:
+    # Choice always trusts the tool in the session.
     session = await start(aap, write_scenario, NOTE, {"text": "end"}, grants=[{"name": "write_note"}, {"name": "lookup"}])
     await aap.send_turn(session, permission("note-1", "allow_always"))
     tools = (await aap.get_session(session))["agent"]["tools"]
     assert tools == [{"name": "write_note", "trust": True}, {"name": "lookup", "trust": False}]
     # The next call runs without asking.
     assert (await aap.send_turn(session, "again"))["stopReason"] == "end_turn"
+    # Choice never disables the tool.
+    session = await start(aap, write_scenario, NOTE, {"text": "{last_result}"}, grants=[{"name": "write_note"}])
+    answer = await aap.send_turn(session, permission("note-1", "reject_always", granted=False, reason="no notes"))
+    assert answer["messages"][0]["content"] == "Tool call denied: no notes"
+    assert (await aap.get_session(session))["agent"]["tools"] == []
+    answer = await aap.send_turn(session, "again")
+    assert "not enabled" in answer["messages"][-1]["content"]
 
 
 async def test_choice_trusts_a_tool_that_the_agent_does_not_list(aap: AapClient, write_scenario: WriteScenario) -> None:
@@ -75,55 +81,36 @@ async def test_choice_trusts_a_tool_that_the_agent_does_not_list(aap: AapClient,
     other = [*tools, {"name": "mcp__notes__remove", "trust": True}]
     refused = aap.post(session, {"agent": {"tools": other}, "messages": [{"role": "user", "content": "fourth"}]})
     assert "no tool 'mcp__notes__remove'" in await expect_error(refused, 400)
-    if aap.is_version_3:
-        assert (await aap.http.post(f"{aap.path(session)}/fork", json={})).status_code == 201
+    assert (await aap.http.post(f"{aap.path(session)}/fork", json={})).status_code == 201
 
 
-async def test_choice_never_disables_the_tool(aap: AapClient, write_scenario: WriteScenario) -> None:
-    session = await start(aap, write_scenario, NOTE, {"text": "{last_result}"}, grants=[{"name": "write_note"}])
-    answer = await aap.send_turn(session, permission("note-1", "reject_always", granted=False, reason="no notes"))
-    assert answer["messages"][0]["content"] == "Tool call denied: no notes"
-    assert (await aap.get_session(session))["agent"]["tools"] == []
-    answer = await aap.send_turn(session, "again")
-    assert "not enabled" in answer["messages"][-1]["content"]
-
-
-@pytest.mark.parametrize(
-    ("choice", "granted", "words"),
-    [
+async def test_wrong_choice_is_refused_and_changes_nothing(aap: AapClient, write_scenario: WriteScenario) -> None:
+    for choice, granted, words in (
         ("allow_once", False, ["'allow_once' grants the call", "granted is false"]),
         ("reject_once", True, ["'reject_once' rejects the call", "granted is true"]),
         ("nonsense", True, ["no choice 'nonsense'", "'allow_once', 'allow_always', 'reject_once', 'reject_always'"]),
         ("", True, ["messages.0.tool_permission.x-portico.choice", "at least 1 character"]),
-    ],
-)
-async def test_wrong_choice_is_refused_and_changes_nothing(
-    aap: AapClient, write_scenario: WriteScenario, choice: str, granted: bool, words: list[str]
-) -> None:
-    session = await start(aap, write_scenario, NOTE, {"text": "end"}, grants=[{"name": "write_note"}])
-    text = await expect_error(aap.post(session, {"messages": [permission("note-1", choice, granted)]}), 400)
-    assert all(word in text for word in words), text
-    found = await aap.get_session(session)
-    assert (found["state"], found["agent"]["tools"]) == ("waiting", [{"name": "write_note", "trust": False}])
-    assert (await aap.send_turn(session, permission("note-1", "allow_once")))["stopReason"] == "end_turn"
+    ):
+        session = await start(aap, write_scenario, NOTE, {"text": "end"}, grants=[{"name": "write_note"}])
+        text = await expect_error(aap.post(session, {"messages": [permission("note-1", choice, granted)]}), 400)
+        assert all(word in text for word in words), text
+        found = await aap.get_session(session)
+        assert (found["state"], found["agent"]["tools"]) == ("waiting", [{"name": "write_note", "trust": False}]), (
+            choice,
+            granted,
+        )
+        assert (await aap.send_turn(session, permission("note-1", "allow_once")))["stopReason"] == "end_turn", (choice, granted)
 
 
-async def test_choices_of_the_cli_may_be_all_there_are(aap: AapClient, write_scenario: WriteScenario) -> None:
-    session = await start(aap, write_scenario, asks(OWN), {"text": "end"})
-    text = await expect_error(aap.post(session, {"messages": [permission("git", "allow_always")]}), 400)
-    assert "it has 'rule:0', 'later'" in text
-
-
-async def test_choice_about_a_call_that_is_not_pending(aap: AapClient, write_scenario: WriteScenario) -> None:
+async def test_choice_about_a_call_without_choices(aap: AapClient, write_scenario: WriteScenario) -> None:
+    # Choice about a call that is not pending.
     session = await start(aap, write_scenario, NOTE, {"text": "end"}, grants=[{"name": "write_note"}])
     text = await expect_error(aap.post(session, {"messages": [permission("other", "allow_once")]}), 400)
     assert "'other' is not a pending tool call" in text
     await aap.send_turn(session, permission("note-1", "allow_once"))
     text = await expect_error(aap.post(session, {"messages": [permission("note-1", "allow_once")]}), 400)
     assert "answered already" in text
-
-
-async def test_result_of_the_application_has_no_choices(aap: AapClient, write_scenario: WriteScenario) -> None:
+    # Result of the application has no choices.
     tools = [{"name": "get_time", "description": "The time.", "inputSchema": {"type": "object"}}]
     session = await start(aap, write_scenario, {"app_tool": {"id": "time", "name": "get_time"}}, {"text": "end"}, tools=tools)
     text = await expect_error(aap.post(session, {"messages": [permission("time", "allow_once")]}), 400)

@@ -70,7 +70,8 @@ async def test_messages_and_titles_are_found(portico: RunningGateway) -> None:
     assert {one["sessionId"] for one in await found(client, "fox")} == {second}
 
 
-async def test_words_and_phrases(portico: RunningGateway) -> None:
+async def test_words_phrases_and_pages(portico: RunningGateway) -> None:
+    # Words and phrases.
     client = portico.client
     await say(client, 'Quarterly "revenue" report\\2026, a list of foo-bar')
     for query, count in (
@@ -78,9 +79,7 @@ async def test_words_and_phrases(portico: RunningGateway) -> None:
         ("foo-bar", 2), ('"revenue"', 2), ("report\\2026", 2), ("!!!", 0), ('"', 0), ("*", 0),
     ):  # fmt: skip
         assert len(await found(client, query)) == count, query
-
-
-async def test_paging(portico: RunningGateway) -> None:
+    # Paging.
     client = portico.client
     for n in range(4):
         await say(client, f"needle {n}", f"needle {n} again")
@@ -88,6 +87,14 @@ async def test_paging(portico: RunningGateway) -> None:
     assert len(everything) == 16
     for limit in (1, 3, 7, 16):
         assert await found(client, "needle", limit=limit) == everything
+    # Sessions of one agent.
+    await say(portico.client, "hello there")
+    assert await found(portico.client, "hello", agent="script") == []
+    assert len(await found(portico.client, "hello", agent="echo")) == 2
+    # An excerpt of a long message.
+    await say(portico.client, "word " * 3000 + "thimble" + " word" * 3000)
+    for text in await texts(portico.client, "thimble"):
+        assert "[thimble]" in text and text.startswith("…") and text.endswith("…") and len(text) < 400
 
 
 async def test_only_the_callers_sessions_are_searched(portico: RunningGateway) -> None:
@@ -101,12 +108,6 @@ async def test_only_the_callers_sessions_are_searched(portico: RunningGateway) -
         assert len(await found(portico.client, "plans")) == 4
 
 
-async def test_sessions_of_one_agent(portico: RunningGateway) -> None:
-    await say(portico.client, "hello there")
-    assert await found(portico.client, "hello", agent="script") == []
-    assert len(await found(portico.client, "hello", agent="echo")) == 2
-
-
 ANY_INPUT = (
     'a"b', '""', "'; DROP TABLE messages; --", "NEAR(a b)", "a AND", "OR", "body:x", "^x", "(", "a*b", "{x}", "-x", "+", "\\",
     "%", "_", "x" * 1000, "é" * 500, "a " * 500, "\t\n", "\x02\x03\x1f", "日本", "🙂", "\u200b",
@@ -118,6 +119,9 @@ async def test_any_input_is_safe(portico: RunningGateway) -> None:
     for query in ANY_INPUT:
         answer = await portico.client.get("/aap/v3/search", params={"q": query})
         assert answer.status_code == (400 if not query.strip() else 200), (query, answer.text)
+    # Bad requests.
+    for query, text in BAD_REQUESTS:
+        assert text in await expect_error(portico.client.get("/aap/v3/search", params=query), 400), query
 
 
 BAD_REQUESTS: list[tuple[dict[str, Any], str]] = [
@@ -127,11 +131,6 @@ BAD_REQUESTS: list[tuple[dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-async def test_bad_requests(portico: RunningGateway) -> None:
-    for query, text in BAD_REQUESTS:
-        assert text in await expect_error(portico.client.get("/aap/v3/search", params=query), 400), query
-
-
 async def test_accents_and_words_without_spaces(portico: RunningGateway) -> None:
     client = portico.client
     await say(client, "Un café à Zürich", "東京タワーへ行きました")
@@ -139,19 +138,11 @@ async def test_accents_and_words_without_spaces(portico: RunningGateway) -> None
     assert (await texts(client, "タワー"))[0] == "東京[タワー]へ行きました"
     assert (await texts(client, "行き"))[0] == "東京タワーへ[行き]ました"
     assert await texts(client, "京東") == []
-
-
-async def test_titles_are_searched_as_messages_are(portico: RunningGateway) -> None:
+    # Titles are searched as messages are.
     session = await say(portico.client, "hello")
     await rename(portico.client, session, "東京都庁 \0 the \x02end\x03")
     assert await texts(portico.client, "京都") == ["東[京都]庁 \0 the \x02end\x03"]
     assert await texts(portico.client, "end") == ["東京都庁 \0 the \x02[end]\x03"]
-
-
-async def test_an_excerpt_of_a_long_message(portico: RunningGateway) -> None:
-    await say(portico.client, "word " * 3000 + "needle" + " word" * 3000)
-    for text in await texts(portico.client, "needle"):
-        assert "[needle]" in text and text.startswith("…") and text.endswith("…") and len(text) < 400
 
 
 @pytest.mark.sqlite_only

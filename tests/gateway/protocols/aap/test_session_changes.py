@@ -16,7 +16,7 @@ from gateway.protocols.acp.session_info import SessionInfoUpdates
 from gateway.store import MessageRow, RunRecord, SessionRecord
 from tests.conftest import write_config
 from tests.gateway.protocols.aap.test_session_updates import GRANT, NOTE, SESSIONS, create, info, turn, until, updates
-from tests.gateway.protocols.acp.transports import on_websocket
+from tests.support.acp_client import on_websocket
 from tests.support.daemon import KEY, Daemon, RunningGateway, gateway_config, run_gateway
 from tests.support.named_keys import add_key
 from tests.support.requests import expect_error, user_message
@@ -78,6 +78,12 @@ async def test_the_users_title_precedes_that_of_the_agent(portico: RunningGatewa
         assert renamed["x-portico"]["title"] == "Of the agent, later"
         assert await until(stream, lambda own: True) == renamed
     assert (await rename(client, session, " "))["x-portico"]["title"] == "Of the agent, later"
+    # A bad title changes nothing.
+    for body in ({}, {"title": 1}, {"title": "x" * 201}, {"title": ["a"]}, []):
+        session = await create(portico.client)
+        await rename(portico.client, session, "before")
+        await expect_error(portico.client.patch(f"{SESSIONS}/{session}", json=body), 400)
+        assert (await info(portico.client, session))["x-portico"]["title"] == "before", body
 
 
 async def test_a_title_survives_a_restart(daemon: Daemon) -> None:
@@ -89,14 +95,6 @@ async def test_a_title_survives_a_restart(daemon: Daemon) -> None:
     await daemon.start()
     async with daemon.client() as client:
         assert (await info(client, session))["x-portico"]["title"] == "Kept"
-
-
-@pytest.mark.parametrize("body", [{}, {"title": 1}, {"title": "x" * 201}, {"title": ["a"]}, []])
-async def test_a_bad_title_changes_nothing(portico: RunningGateway, body: Any) -> None:
-    session = await create(portico.client)
-    await rename(portico.client, session, "before")
-    await expect_error(portico.client.patch(f"{SESSIONS}/{session}", json=body), 400)
-    assert (await info(portico.client, session))["x-portico"]["title"] == "before"
 
 
 async def test_an_acp_client_is_notified_of_a_title(portico: RunningGateway) -> None:
@@ -143,6 +141,16 @@ async def test_messages_by_position(portico: RunningGateway) -> None:
     assert numbers[:3] == [None, None, 1] and numbers[2:] == sorted(numbers[2:])
     assert (await messages(portico.client, session, first=3, limit=2))["messages"] == found["messages"][3:5]
     assert (await messages(portico.client, session, first=6)) == {"messages": [], "total": 6}
+    # A page of long messages is bounded.
+    session, store = f"sess_{uuid.uuid4().hex}", portico.gateway.store
+    await store.sessions.create(SessionRecord(session, "echo", created_at=time.time()), [])
+    await store.messages.append(session, [MessageRow(json.dumps({"role": "user", "content": "x" * 400_000}))] * 10)
+    page = await messages(portico.client, session, limit=1000)
+    assert (len(page["messages"]), page["total"]) == (3, 10)
+    # Bad positions.
+    for query in ({"first": -1}, {"first": "x"}, {"limit": 0}, {"limit": 1001}, {"first": 2**40}):
+        session = await create(portico.client)
+        await expect_error(portico.client.get(f"{SESSIONS}/{session}/messages", params=query), 400)
 
 
 async def test_ten_thousand_messages_in_pages(portico: RunningGateway) -> None:
@@ -164,20 +172,6 @@ async def test_ten_thousand_messages_in_pages(portico: RunningGateway) -> None:
     assert seen == [*range(10_000)]
     # It takes 10 ms on a machine that is idle.
     assert slowest < 2
-
-
-async def test_a_page_of_long_messages_is_bounded(portico: RunningGateway) -> None:
-    session, store = f"sess_{uuid.uuid4().hex}", portico.gateway.store
-    await store.sessions.create(SessionRecord(session, "echo", created_at=time.time()), [])
-    await store.messages.append(session, [MessageRow(json.dumps({"role": "user", "content": "x" * 400_000}))] * 10)
-    page = await messages(portico.client, session, limit=1000)
-    assert (len(page["messages"]), page["total"]) == (3, 10)
-
-
-@pytest.mark.parametrize("query", [{"first": -1}, {"first": "x"}, {"limit": 0}, {"limit": 1001}, {"first": 2**40}])
-async def test_bad_positions(portico: RunningGateway, query: dict[str, Any]) -> None:
-    session = await create(portico.client)
-    await expect_error(portico.client.get(f"{SESSIONS}/{session}/messages", params=query), 400)
 
 
 # -- forks ----------------------------------------------------------------------------------------------------------------
@@ -208,6 +202,10 @@ async def test_a_fork_has_the_messages_up_to_an_event(portico: RunningGateway) -
     # Forks are not forks of what they were made of, once that is deleted.
     await client.delete(f"{SESSIONS}/{session}")
     assert (await info(client, forked))["x-portico"]["forkedFrom"] == session
+    # A fork with an idempotency key is made once.
+    session, keyed = await create(portico.client), {"Idempotency-Key": "fork-1"}
+    first = await fork(portico.client, session, keyed)
+    assert await fork(portico.client, session, keyed) == first != await fork(portico.client, session)
 
 
 async def test_a_fork_has_the_settings(portico: RunningGateway, write_scenario: WriteScenario) -> None:
@@ -261,28 +259,22 @@ async def test_a_session_at_work_is_forked_at_an_event_only(portico: RunningGate
         await client.post(f"{SESSIONS}/{session}/cancel")
 
 
-async def test_a_fork_with_an_idempotency_key_is_made_once(portico: RunningGateway) -> None:
-    session, keyed = await create(portico.client), {"Idempotency-Key": "fork-1"}
-    first = await fork(portico.client, session, keyed)
-    assert await fork(portico.client, session, keyed) == first != await fork(portico.client, session)
+BAD_FORKS: list[Any] = [
+    ({"after": 5}, "no event 5"),
+    ({"after": -1}, "after"),
+    ({"messages": 1}, "has 0 messages"),
+    ({"messages": -1}, "messages"),
+    ({"messages": 0, "after": 0}, "leave one of them out"),
+    ({"after": 2**63}, "after"),
+    ({"after": "x"}, "after"),
+]
 
 
-@pytest.mark.parametrize(
-    ("body", "text"),
-    [
-        ({"after": 5}, "no event 5"),
-        ({"after": -1}, "after"),
-        ({"messages": 1}, "has 0 messages"),
-        ({"messages": -1}, "messages"),
-        ({"messages": 0, "after": 0}, "leave one of them out"),
-        ({"after": 2**63}, "after"),
-        ({"after": "x"}, "after"),
-    ],
-)
-async def test_bad_forks_create_nothing(portico: RunningGateway, body: dict[str, Any], text: str) -> None:
+async def test_bad_forks_create_nothing(portico: RunningGateway) -> None:
     session = await create(portico.client)
-    assert text in await expect_error(portico.client.post(f"{SESSIONS}/{session}/fork", json=body), 400)
-    assert await ids(portico.client) == [session]
+    for body, text in BAD_FORKS:
+        assert text in await expect_error(portico.client.post(f"{SESSIONS}/{session}/fork", json=body), 400), (body, text)
+        assert await ids(portico.client) == [session], (body, text)
 
 
 async def test_sessions_of_another_key_are_not_found(portico: RunningGateway) -> None:
@@ -311,6 +303,9 @@ async def test_the_list_by_activity(portico: RunningGateway) -> None:
     for limit in (1, 2, 5, 100):
         assert await ids(client, order="activity", limit=limit) == expected
         assert await ids(client, limit=limit) == created[::-1]
+    # Bad filters.
+    for query in ({"order": "x"}, {"state": "x"}, {"cwd": "relative"}, {"cwd": "/a\0b"}, {"order": "activity", "after": "x"}):
+        await expect_error(portico.client.get(SESSIONS, params=query), 400)
 
 
 async def test_the_list_by_agent_state_and_folder(tmp_path: Path, write_scenario: WriteScenario) -> None:
@@ -340,13 +335,6 @@ async def test_the_list_by_agent_state_and_folder(tmp_path: Path, write_scenario
             assert await ids(client, cwd=str(project / "below"), limit=1) == [below]
             assert await ids(client, cwd=str(tmp_path / "scenes"), limit=1, order="activity") == [working, waiting]
             await client.post(f"{SESSIONS}/{working}/cancel")
-
-
-@pytest.mark.parametrize(
-    "query", [{"order": "x"}, {"state": "x"}, {"cwd": "relative"}, {"cwd": "/a\0b"}, {"order": "activity", "after": "x"}]
-)
-async def test_bad_filters(portico: RunningGateway, query: dict[str, str]) -> None:
-    await expect_error(portico.client.get(SESSIONS, params=query), 400)
 
 
 async def test_a_long_list_by_activity(portico: RunningGateway) -> None:

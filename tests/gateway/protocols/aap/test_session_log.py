@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
-import pytest
 from httpx_sse import aconnect_sse
 
 from gateway.events.log_pages import MAX_PAGE_BYTES
@@ -97,7 +96,7 @@ def joined(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-async def test_a_page_has_the_stored_events_with_their_run(portico: RunningGateway) -> None:
+async def test_a_page_has_the_stored_events_with_their_run(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     session = (await create_session(portico.client, "echo", "hi"))["sessionId"]
     found = await page(portico.client, session)
     assert [entry["id"] for entry in found["events"]] == [*range(1, len(found["events"]) + 1)]
@@ -108,22 +107,18 @@ async def test_a_page_has_the_stored_events_with_their_run(portico: RunningGatew
     [run] = found["runs"]
     assert run["firstSeq"] == 1 and run["state"] == "ended" and run["stopReason"] == "end_turn"
     assert run["startedAt"] <= run["endedAt"]
-
-
-@pytest.mark.parametrize("granted", [True, False])
-async def test_a_turn_that_answers_a_call_has_the_decision(
-    portico: RunningGateway, write_scenario: WriteScenario, granted: bool
-) -> None:
-    scenario = write_scenario([{"tool_call": {"id": "a", "name": "lookup"}}, {"text": "end"}])
-    options, grants = {"scenario": scenario}, [{"name": "lookup"}]
-    session = (await create_session(portico.client, "script", "go", options=options, grants=grants))["sessionId"]
-    reason = {} if granted else {"reason": "not now"}
-    await send_turn(portico.client, session, {"role": "tool_permission", "toolCallId": "a", "granted": granted, **reason})
-    starts = [
-        entry["event"] for entry in (await page(portico.client, session))["events"] if entry["event"]["kind"] == "turn_start"
-    ]
-    decision = {"call_id": "a", "granted": granted, "reason": reason.get("reason"), "choice": None}
-    assert [start["permissions"] for start in starts] == [[], [decision]]
+    # A turn that answers a call has the decision.
+    for granted in (True, False):
+        scenario = write_scenario([{"tool_call": {"id": "a", "name": "lookup"}}, {"text": "end"}])
+        options, grants = {"scenario": scenario}, [{"name": "lookup"}]
+        session = (await create_session(portico.client, "script", "go", options=options, grants=grants))["sessionId"]
+        reason = {} if granted else {"reason": "not now"}
+        await send_turn(portico.client, session, {"role": "tool_permission", "toolCallId": "a", "granted": granted, **reason})
+        starts = [
+            entry["event"] for entry in (await page(portico.client, session))["events"] if entry["event"]["kind"] == "turn_start"
+        ]
+        decision = {"call_id": "a", "granted": granted, "reason": reason.get("reason"), "choice": None}
+        assert [start["permissions"] for start in starts] == [[], [decision]], granted
 
 
 async def test_pages_have_whole_turns_and_each_event_once(portico: RunningGateway) -> None:
@@ -142,9 +137,7 @@ async def test_pages_have_whole_turns_and_each_event_once(portico: RunningGatewa
             assert [run["firstSeq"] for run in found["runs"]] == [
                 entry["id"] for entry in found["events"] if entry["event"]["kind"] == "turn_start"
             ]
-
-
-async def test_a_turn_that_is_too_long_is_divided(portico: RunningGateway) -> None:
+    # A turn that is too long is divided.
     token = [b'{"kind":"agent_token","text":"%d "}' % n for n in range(100)]
     rows = [[b'{"kind":"turn_start","messages":[],"permissions":[]}', *token], token]
     session = await store_events(portico, rows)
@@ -153,6 +146,18 @@ async def test_a_turn_that_is_too_long_is_divided(portico: RunningGateway) -> No
     assert [entry["id"] for found in reversed(back) for entry in found["events"]] == [*range(1, 202)]
     forward = await pages_forward(portico.client, session, limit=10)
     assert [len(found["events"]) for found in forward] == [10] * 17 + [31]
+    # A page is bounded in bytes.
+    line = b'{"kind":"agent_token","text":"%b"}' % (b"x" * 1000)
+    rows = [[line] * 100 for _ in range(3 * MAX_PAGE_BYTES // 100_000)]
+    session = await store_events(portico, rows)
+    for pages in (
+        await pages_back(portico.client, session, merge="true"),
+        await pages_forward(portico.client, session, merge="true"),
+    ):
+        sizes = [sum(len(entry["event"]["text"]) for entry in found["events"]) for found in pages]
+        assert len(sizes) == 3 and max(sizes) < MAX_PAGE_BYTES + 200_000
+        assert sum(sizes) == 100_000 * len(rows)
+        assert sorted(found["first"] for found in pages) == [1, *sorted(found["last"] + 1 for found in pages)[:-1]]
 
 
 async def test_merged_pages_say_the_same_as_the_events(portico: RunningGateway, write_scenario: WriteScenario) -> None:
@@ -167,8 +172,7 @@ async def test_merged_pages_say_the_same_as_the_events(portico: RunningGateway, 
         back = await pages_back(portico.client, session, limit=limit, merge="true")
         assert joined([entry for found in reversed(back) for entry in found["events"]]) == merged
 
-
-async def test_each_kind_of_delta_is_merged_with_its_own(portico: RunningGateway) -> None:
+    # Each kind of delta is merged with its own.
     def encoded(*events: dict[str, Any]) -> list[bytes]:
         return [json.dumps(event, separators=(",", ":"), ensure_ascii=False).encode() for event in events]
 
@@ -201,21 +205,8 @@ async def test_each_kind_of_delta_is_merged_with_its_own(portico: RunningGateway
         assert (await page(portico.client, session, merge="true"))["events"] == merged
 
 
-async def test_a_page_is_bounded_in_bytes(portico: RunningGateway) -> None:
-    line = b'{"kind":"agent_token","text":"%b"}' % (b"x" * 1000)
-    rows = [[line] * 100 for _ in range(3 * MAX_PAGE_BYTES // 100_000)]
-    session = await store_events(portico, rows)
-    for pages in (
-        await pages_back(portico.client, session, merge="true"),
-        await pages_forward(portico.client, session, merge="true"),
-    ):
-        sizes = [sum(len(entry["event"]["text"]) for entry in found["events"]) for found in pages]
-        assert len(sizes) == 3 and max(sizes) < MAX_PAGE_BYTES + 200_000
-        assert sum(sizes) == 100_000 * len(rows)
-        assert sorted(found["first"] for found in pages) == [1, *sorted(found["last"] + 1 for found in pages)[:-1]]
-
-
-async def test_an_empty_log(portico: RunningGateway) -> None:
+async def test_empty_logs_and_positions_outside(portico: RunningGateway) -> None:
+    # An empty log.
     history = [user_message("hi"), {"role": "assistant", "content": "Hello."}]
     body = {"agent": {"name": "echo"}, "messages": history}
     session = (await portico.client.post("/aap/v3/sessions", json=body)).json()["sessionId"]
@@ -226,9 +217,7 @@ async def test_an_empty_log(portico: RunningGateway) -> None:
     assert await page(portico.client, session, before=7) == empty
     await send_turn(portico.client, session, "next")
     assert (await page(portico.client, session))["seeds"] == 2
-
-
-async def test_positions_outside_of_the_log(portico: RunningGateway) -> None:
+    # Positions outside of the log.
     session = (await create_session(portico.client, "echo", "hi"))["sessionId"]
     whole = await page(portico.client, session)
     assert await page(portico.client, session, before=2**62) == whole
@@ -236,11 +225,8 @@ async def test_positions_outside_of_the_log(portico: RunningGateway) -> None:
     assert (after["events"], after["first"], after["last"]) == ([], whole["last"] + 1, whole["last"])
     for before in (0, 1):
         assert (await page(portico.client, session, before=before))["events"] == []
-
-
-@pytest.mark.parametrize(
-    ("query", "text"),
-    [
+    # Bad pages.
+    for query, text in (
         ({"before": "1", "after": "1"}, "one direction"),
         ({"before": "-1"}, "before"),
         ({"after": "x"}, "after"),
@@ -248,14 +234,10 @@ async def test_positions_outside_of_the_log(portico: RunningGateway) -> None:
         ({"limit": "0"}, "limit"),
         ({"limit": "5001"}, "limit"),
         ({"merge": "maybe"}, "merge"),
-    ],
-)
-async def test_bad_pages(portico: RunningGateway, query: dict[str, str], text: str) -> None:
-    session = (await create_session(portico.client, "echo", "hi"))["sessionId"]
-    assert text in await expect_error(portico.client.get(path(session), params=query), 400)
-
-
-async def test_bad_streams(portico: RunningGateway) -> None:
+    ):
+        session = (await create_session(portico.client, "echo", "hi"))["sessionId"]
+        assert text in await expect_error(portico.client.get(path(session), params=query), 400), (query, text)
+    # Bad streams.
     session = (await create_session(portico.client, "echo", "hi"))["sessionId"]
     client = portico.client
     assert "goes forward" in await expect_error(client.get(path(session), params={"before": 1}, headers=STREAM), 400)

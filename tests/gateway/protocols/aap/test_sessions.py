@@ -43,11 +43,8 @@ async def _all_pages(aap: AapClient, between: Callable[[], object] | None = None
             await between()  # type: ignore[misc]
 
 
-async def test_without_sessions_the_list_is_empty(aap: AapClient) -> None:
-    assert await aap.list_sessions() == {"sessions": []}
-
-
 async def test_every_session_is_listed_once_newest_first(portico: RunningGateway, aap: AapClient) -> None:
+    assert await aap.list_sessions() == {"sessions": []}
     ids = await _fill(portico, 250)
     pages = await _all_pages(aap)
     assert [len(page) for page in pages] == [100, 100, 50]
@@ -55,49 +52,41 @@ async def test_every_session_is_listed_once_newest_first(portico: RunningGateway
     assert [len(page) for page in await _all_pages(aap, limit=125)] == [125, 125]
     assert [len(page) for page in await _all_pages(aap, limit=1000)] == [250]
 
-
-async def test_sessions_created_between_pages_do_not_change_the_pages(portico: RunningGateway, aap: AapClient) -> None:
-    ids = await _fill(portico, 250)
-
     async def create_one() -> None:
         await aap.create_session("echo")
 
     pages = await _all_pages(aap, create_one, limit=60)
-    assert [session for page in pages for session in page] == ids[::-1]
+    assert [session for page in pages for session in page] == ids[::-1], "sessions of meanwhile do not change the pages"
     assert len([session for page in await _all_pages(aap) for session in page]) == 254
 
 
-async def test_a_cursor_survives_the_deletion_of_its_session(portico: RunningGateway, aap: AapClient) -> None:
+async def test_cursors_and_limits_of_the_list(portico: RunningGateway, aap: AapClient) -> None:
+    # A cursor survives the deletion of its session.
     ids = await _fill(portico, 10)
     first = await aap.list_sessions(limit=4)
     assert (await aap.delete(first["sessions"][-1])).status_code == 204
     rest = await aap.list_sessions(after=first["next"])
     assert rest == {"sessions": ids[5::-1]}
-
-
-async def test_new_sessions_are_listed_first(aap: AapClient) -> None:
-    made = [(await aap.create_session("echo"))["sessionId"] for _ in range(3)]
-    assert (await aap.list_sessions())["sessions"] == made[::-1]
-
-
-async def test_invalid_cursor_is_refused(aap: AapClient) -> None:
+    # Invalid cursor is refused.
     for cursor in ("", "junk", "AAAA", "bm9wZQ==", "MS4wIHggeQ==", "%ff", "é", "sess_1"):
         assert "after" in await expect_error(aap.http.get(aap.base.url + "/sessions", params={"after": cursor}), 400)
-
-
-async def test_limit_out_of_bounds_is_refused(aap: AapClient) -> None:
+    # Limit out of bounds is refused.
     for limit in ("0", "-1", "1001", "many", ""):
         assert "limit" in await expect_error(aap.http.get(aap.base.url + "/sessions", params={"limit": limit}), 400)
 
 
 async def test_deleted_session_is_not_found(aap: AapClient) -> None:
+    # New sessions are listed first.
+    made = [(await aap.create_session("echo"))["sessionId"] for _ in range(3)]
+    assert (await aap.list_sessions())["sessions"] == made[::-1]
+    # Deleted session is not found.
     session = (await aap.create_session("echo"))["sessionId"]
     answer = await aap.delete(session)
     assert (answer.status_code, answer.content) == (204, b"")
     await expect_error(aap.get(session), 404)
     await expect_error(aap.post(session, {"messages": [user_message()]}), 404)
     await expect_error(aap.delete(session), 404)
-    assert await aap.list_sessions() == {"sessions": []}
+    assert (await aap.list_sessions())["sessions"] == made[::-1]
 
 
 async def test_delete_stops_the_run_and_its_agent(
@@ -215,8 +204,9 @@ async def test_session_has_the_usage_of_the_turn_at_work(
         await cluster.stored(portico.gateway, session)
         during = await aap.get_session(session)
         assert (during["state"], during["usage"]["inputTokens"], during["usage"]["costUsd"]) == ("running", 2, 0.2)
-        if aap.base.version != 1 and cluster.placement() is None:
-            # A list is read from the store, which has the usage of a turn with its end; only the session's node knows it before.
+        if cluster.placement() is None:
+            # A list is read from the store, which has the usage of a turn with its end; only the session's node knows it
+            # before.
             [listed] = (await aap.http.get(f"{aap.base.url}/sessions")).json()["sessions"]
             assert listed["x-portico"]["usage"] == during["usage"]
         await aap.http.post(aap.path(session) + "/cancel")

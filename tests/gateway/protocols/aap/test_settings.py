@@ -13,7 +13,7 @@ from gateway.config import parse
 from gateway.protocols.aap.settings_merge import merge_settings
 from gateway.security.redaction import Redactor
 from gateway.sessions.settings import SessionSettings
-from tests.support.aap_client import AapClient, BaseUrl
+from tests.support.aap_client import AapClient
 from tests.support.daemon import RunningGateway, gateway_config, run_gateway
 from tests.support.requests import expect_error, session_body, user_message
 
@@ -37,6 +37,18 @@ async def test_options_merge_by_key(aap: AapClient, write_scenario: WriteScenari
     assert _text(await aap.send_turn(session, "x", agent={"options": {}})) == "recorded tok-1234"
     config = (await aap.get_session(session))["agent"]
     assert config == {"name": "script", "options": {"scenario": name, "pace": "recorded", "token": "***"}}
+    # Masked secret sent back keeps its value.
+    first = await aap.create_session(options={"scenario": write_scenario(OPTIONS_AS_TEXT), "token": "tok-1234"})
+    session = first["sessionId"]
+    masked = (await aap.get_session(session))["agent"]["options"]
+    assert masked["token"] == "***"
+    assert _text(await aap.send_turn(session, "x", agent={"options": masked})) == "recorded tok-1234"
+    assert _text(await aap.send_turn(session, "x", agent={"options": {"token": ""}})) == "recorded "
+    fresh = await aap.create_session(options=masked)
+    assert _text(fresh) == "recorded "
+    # Stars are a literal value for other options.
+    text = await expect_error(aap.put(session_body(options={"scenario": "***"})), 503)
+    assert "***" in text
 
 
 def test_stored_tools_that_the_agent_does_not_list_are_kept(tmp_path: Path) -> None:
@@ -47,14 +59,14 @@ def test_stored_tools_that_the_agent_does_not_list_are_kept(tmp_path: Path) -> N
     assert merge_settings(stored, agent, None, None) == stored
 
 
-async def test_option_that_was_never_set_has_its_default(base: BaseUrl, tmp_path: Path, write_scenario: WriteScenario) -> None:
+async def test_option_that_was_never_set_has_its_default(tmp_path: Path, write_scenario: WriteScenario) -> None:
     entry = {
         "driver": "script",
         "cwd": str(tmp_path / "scenes"),
         "options": {"scenario": write_scenario(OPTIONS_AS_TEXT), "token": "from-config"},
     }
     async with run_gateway(gateway_config(tmp_path, agents={"demo": entry})) as portico:
-        aap = AapClient(portico.client, base)
+        aap = AapClient(portico.client)
         answer = await aap.create_session("demo")
         assert _text(answer) == "recorded from-config"
         assert (await aap.get_session(answer["sessionId"]))["agent"] == {"name": "demo"}
@@ -64,33 +76,17 @@ async def test_option_that_was_never_set_has_its_default(base: BaseUrl, tmp_path
         assert _text(await aap.send_turn(answer["sessionId"], "x", agent=reset)) == "recorded of-session"
 
 
-async def test_masked_secret_sent_back_keeps_its_value(aap: AapClient, write_scenario: WriteScenario) -> None:
-    first = await aap.create_session(options={"scenario": write_scenario(OPTIONS_AS_TEXT), "token": "tok-1234"})
-    session = first["sessionId"]
-    masked = (await aap.get_session(session))["agent"]["options"]
-    assert masked["token"] == "***"
-    assert _text(await aap.send_turn(session, "x", agent={"options": masked})) == "recorded tok-1234"
-    assert _text(await aap.send_turn(session, "x", agent={"options": {"token": ""}})) == "recorded "
-    fresh = await aap.create_session(options=masked)
-    assert _text(fresh) == "recorded "
-
-
-async def test_stars_are_a_literal_value_for_other_options(aap: AapClient, write_scenario: WriteScenario) -> None:
-    text = await expect_error(aap.put(session_body(options={"scenario": "***"})), 503)
-    assert "***" in text
-
-
-async def test_settings_are_kept_over_a_restart(base: BaseUrl, tmp_path: Path, write_scenario: WriteScenario) -> None:
+async def test_settings_are_kept_over_a_restart(tmp_path: Path, write_scenario: WriteScenario) -> None:
     config = gateway_config(tmp_path)
     options = {"scenario": write_scenario(OPTIONS_AS_TEXT), "token": "tok-1234"}
     async with run_gateway(config) as portico:
-        aap = AapClient(portico.client, base)
+        aap = AapClient(portico.client)
         session = (await aap.create_session(options=options, tools=[WEATHER], grants=[{"name": "lookup", "trust": True}]))[
             "sessionId"
         ]
         before = await aap.get_session(session)
     async with run_gateway(config) as portico:
-        aap = AapClient(portico.client, base)
+        aap = AapClient(portico.client)
         assert await aap.get_session(session) == before
         assert _text(await aap.send_turn(session, "x")) == "recorded tok-1234"
     assert before["tools"] == [WEATHER]
@@ -130,7 +126,7 @@ BAD_AGENTS: list[tuple[dict[str, Any], list[str]]] = [
 ]
 
 
-async def test_invalid_settings_are_refused_and_change_nothing(aap: AapClient) -> None:
+async def test_invalid_settings_are_refused_and_change_nothing(aap: AapClient, write_scenario: WriteScenario) -> None:
     session = (await aap.create_session(options={"pace": "fast", "token": "tok-1234"}))["sessionId"]
     before = await aap.get_session(session)
     for agent, named in BAD_AGENTS:
@@ -141,6 +137,21 @@ async def test_invalid_settings_are_refused_and_change_nothing(aap: AapClient) -
         assert "tok-1234" not in refused
     assert await aap.get_session(session) == before
     assert await aap.list_sessions() == {"sessions": [session]}
+    # Agent of a session cannot be changed.
+    session = (await aap.create_session("script", options={"pace": "fast"}))["sessionId"]
+    before = await aap.get_session(session)
+    body = {"messages": [user_message()], "agent": {"name": "echo", "options": {"pace": "recorded"}}}
+    text = await expect_error(aap.post(session, body), 400)
+    assert "'script'" in text and "'echo'" in text
+    assert await aap.get_session(session) == before
+    assert (await aap.send_turn(session, "x", agent={"name": "script"}))["stopReason"] == "end_turn"
+    # Settings that prevent the agent start are not stored.
+    session = (await aap.create_session(options={"scenario": write_scenario(OPTIONS_AS_TEXT), "token": "tok-1234"}))["sessionId"]
+    before = await aap.get_session(session)
+    body = {"messages": [user_message()], "agent": {"options": {"scenario": "missing.json", "token": "another"}}}
+    assert "missing.json" in await expect_error(aap.post(session, body), 503)
+    assert await aap.get_session(session) == before
+    assert _text(await aap.send_turn(session, "x")) == "recorded tok-1234"
 
 
 BAD_TOOLS: list[tuple[str, Any, list[str]]] = [
@@ -167,42 +178,21 @@ async def test_invalid_application_tools_are_refused(aap: AapClient) -> None:
     assert len((await aap.list_sessions())["sessions"]) == 2
 
 
-async def test_unknown_agent_is_refused(aap: AapClient) -> None:
+async def test_agents_that_are_unknown_or_do_not_start(aap: AapClient, portico: RunningGateway) -> None:
+    # Unknown agent is refused.
     text = await expect_error(aap.put(session_body("no-such-agent")), 400)
     assert "'no-such-agent'" in text
     assert "echo" in text and "script" in text
     assert await aap.list_sessions() == {"sessions": []}
-
-
-async def test_agent_of_a_session_cannot_be_changed(aap: AapClient) -> None:
-    session = (await aap.create_session("script", options={"pace": "fast"}))["sessionId"]
-    before = await aap.get_session(session)
-    body = {"messages": [user_message()], "agent": {"name": "echo", "options": {"pace": "recorded"}}}
-    text = await expect_error(aap.post(session, body), 400)
-    assert "'script'" in text and "'echo'" in text
-    assert await aap.get_session(session) == before
-    assert (await aap.send_turn(session, "x", agent={"name": "script"}))["stopReason"] == "end_turn"
-
-
-async def test_settings_that_prevent_the_agent_start_are_not_stored(aap: AapClient, write_scenario: WriteScenario) -> None:
-    session = (await aap.create_session(options={"scenario": write_scenario(OPTIONS_AS_TEXT), "token": "tok-1234"}))["sessionId"]
-    before = await aap.get_session(session)
-    body = {"messages": [user_message()], "agent": {"options": {"scenario": "missing.json", "token": "another"}}}
-    assert "missing.json" in await expect_error(aap.post(session, body), 503)
-    assert await aap.get_session(session) == before
-    assert _text(await aap.send_turn(session, "x")) == "recorded tok-1234"
-
-
-async def test_session_is_removed_if_its_agent_does_not_start(portico: RunningGateway, aap: AapClient) -> None:
+    # Session is removed if its agent does not start.
     text = await expect_error(aap.put(session_body(options={"scenario": "missing.json"})), 503)
     assert "missing.json" in text
-    assert len((await aap.list_sessions())["sessions"]) == int(aap.is_version_3), (
-        "version 3 creates the session in a separate request"
-    )
+    assert len((await aap.list_sessions())["sessions"]) == 1, "version 3 creates the session in a separate request"
+    refused = portico.client.put("/session", json=session_body(options={"scenario": "missing.json"}))
+    assert "missing.json" in await expect_error(refused, 503)
+    assert len((await aap.list_sessions())["sessions"]) == 1, "one that was created with the turn is removed"
     assert not await portico.gateway.store.processes.all()
-
-
-async def test_tool_schema_is_returned_unchanged(aap: AapClient) -> None:
+    # Tool schema is returned unchanged.
     schema = json.loads('{"type":"object","properties":{"a":{"enum":[1,2.5,null,true]}},"x-own":{"deep":[[]]},"$defs":{}}')
     tool = {"name": "t", "title": "A tool", "description": "", "inputSchema": schema}
     session = (await aap.create_session(tools=[tool], options={"pace": "fast"}))["sessionId"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.protocols.aap import turn_responses
-from tests.support.aap_client import BASE_URLS, AapClient
+from tests.support.aap_client import ROOT, AapClient
 from tests.support.daemon import RunningGateway, gateway_config, run_gateway
 from tests.support.manual_clock import ManualClock
 from tests.support.requests import joined_text, session_body, user_message
@@ -68,7 +68,8 @@ async def turn(aap: AapClient, scenario: str, mode: str) -> tuple[str, list[Fram
     return session, events[1:]
 
 
-async def test_delta_sends_text_and_thinking_in_pieces(aap: AapClient, write_scenario: WriteScenario) -> None:
+async def test_a_turn_in_each_mode(aap: AapClient, write_scenario: WriteScenario) -> None:
+    # Delta sends text and thinking in pieces.
     session, events = await turn(aap, write_scenario(STEPS), "delta")
     assert [name for name, _ in events[:6]] == ["thinking_delta"] * 6
     assert {name for name, _ in events} == {"thinking_delta", "text_delta", "turn_stop"}
@@ -76,36 +77,28 @@ async def test_delta_sends_text_and_thinking_in_pieces(aap: AapClient, write_sce
     assert joined_text(events, "thinking_delta") == "First a thought.A second thought."
     assert events[-1] == ("turn_stop", STOP)
     assert await aap.get_history(session) == [user_message(), *MESSAGES]
-
-
-async def test_message_sends_each_whole_text_in_order(aap: AapClient, write_scenario: WriteScenario) -> None:
+    # Message sends each whole text in order.
     session, events = await turn(aap, write_scenario(STEPS), "message")
     assert events == [*WHOLE, ("turn_stop", STOP)]
     assert await aap.get_history(session) == [user_message(), *MESSAGES]
-
-
-async def test_none_sends_one_json_response(aap: AapClient, write_scenario: WriteScenario) -> None:
+    # None sends one json response.
     body = await aap.create_session(options={"scenario": write_scenario(STEPS)}, stream="none")
     session = body.pop("sessionId")
     assert body == {**STOP, "messages": MESSAGES}
     assert await aap.get_history(session) == [user_message(), *MESSAGES]
-
-
-async def test_none_is_the_default(aap: AapClient) -> None:
+    # None is the default.
     answer = await aap.put(session_body("echo", "hi"))
-    assert (answer.status_code, answer.headers["content-type"]) == (200 if aap.is_version_3 else 201, "application/json")
-    session = answer.extensions["session"] if aap.is_version_3 else answer.json()["sessionId"]
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
+    session = answer.extensions["session"]
     again = await aap.post(session, {"messages": [user_message("ho")]})
     assert again.status_code == 200
     assert again.json() == {"stopReason": "end_turn", "messages": [{"role": "assistant", "content": "ho"}]}
-
-
-@pytest.mark.parametrize("mode", ["delta", "message"])
-async def test_later_turn_starts_with_turn_start(aap: AapClient, mode: str) -> None:
-    session = (await aap.create_session("echo", "one"))["sessionId"]
-    events = await aap.stream_turn(session, user_message("two"), stream=mode)
-    text = ("text_delta", {"delta": "two"}) if mode == "delta" else ("text", {"text": "two"})
-    assert events == [("turn_start", {}), text, ("turn_stop", {"stopReason": "end_turn"})]
+    # Later turn starts with turn start.
+    for mode in ("delta", "message"):
+        session = (await aap.create_session("echo", "one"))["sessionId"]
+        events = await aap.stream_turn(session, user_message("two"), stream=mode)
+        text = ("text_delta", {"delta": "two"}) if mode == "delta" else ("text", {"text": "two"})
+        assert events == [("turn_start", {}), text, ("turn_stop", {"stopReason": "end_turn"})], mode
 
 
 async def test_session_continues_over_turns_in_every_mode(aap: AapClient, write_scenario: WriteScenario) -> None:
@@ -120,31 +113,28 @@ async def test_session_continues_over_turns_in_every_mode(aap: AapClient, write_
     assert [message["role"] for message in stored] == ["user", "assistant"] * 5
 
 
-@pytest.mark.parametrize(
-    ("steps", "reason"),
-    [
+async def test_stop_reason_is_sent_in_every_mode(aap: AapClient, write_scenario: WriteScenario) -> None:
+    for steps, reason in (
         ([{"text": "x"}, {"stop": "max_tokens"}], "max_tokens"),
         ([{"text": "x"}, {"stop": "refusal"}], "refusal"),
         ([{"text": "x"}, {"stop": {"reason": "error", "message": "the model is away"}}], "error"),
         ([{"text": "x"}, {"exit": 3}], "error"),
-    ],
-)
-async def test_stop_reason_is_sent_in_every_mode(aap: AapClient, write_scenario: WriteScenario, steps: Any, reason: str) -> None:
-    name = write_scenario(steps)
-    for mode in ("delta", "message"):
-        session, events = await turn(aap, name, mode)
-        assert events[-1][1]["stopReason"] == reason
-        assert ("x-portico" in events[-1][1]) == (reason == "error")
-    body = await aap.create_session(options={"scenario": name})
-    assert body["stopReason"] == reason
-    assert body["messages"] == [{"role": "assistant", "content": "x"}]
-    assert ("x-portico" in body) == (reason == "error")
-    if name and steps[-1] == {"stop": {"reason": "error", "message": "the model is away"}}:
-        assert body["x-portico"] == {"error": "the model is away"}
-    found = await aap.wait_until_idle(session)
-    assert found["stopReason"] == reason
-    assert ("error" in found) == (reason == "error")
-    assert found["history"]["full"][1:] == [{"role": "assistant", "content": "x"}]
+    ):
+        name = write_scenario(steps)
+        for mode in ("delta", "message"):
+            session, events = await turn(aap, name, mode)
+            assert events[-1][1]["stopReason"] == reason, (steps, reason)
+            assert ("x-portico" in events[-1][1]) == (reason == "error"), (steps, reason)
+        body = await aap.create_session(options={"scenario": name})
+        assert body["stopReason"] == reason, (steps, reason)
+        assert body["messages"] == [{"role": "assistant", "content": "x"}], (steps, reason)
+        assert ("x-portico" in body) == (reason == "error"), (steps, reason)
+        if name and steps[-1] == {"stop": {"reason": "error", "message": "the model is away"}}:
+            assert body["x-portico"] == {"error": "the model is away"}, (steps, reason)
+        found = await aap.wait_until_idle(session)
+        assert found["stopReason"] == reason, (steps, reason)
+        assert ("error" in found) == (reason == "error"), (steps, reason)
+        assert found["history"]["full"][1:] == [{"role": "assistant", "content": "x"}], (steps, reason)
 
 
 async def test_discarded_message_is_not_sent_or_stored(aap: AapClient, write_scenario: WriteScenario) -> None:
@@ -163,9 +153,7 @@ async def test_frames_have_the_exact_bytes_of_the_protocol(portico: RunningGatew
         b'event: text_delta\ndata: {"delta":"reply \\"hi\\"\\n\\n"}\nid: 3\n\n'
         b'event: turn_stop\ndata: {"stopReason":"end_turn"}\nid: 4\n\n'
     )
-
-
-async def test_stream_headers_disable_buffering(portico: RunningGateway) -> None:
+    # Stream headers disable buffering.
     for path, body in (("/session", session_body("echo", stream="delta")), ("/v1/execute", {"driver": "echo", "task": "x"})):
         answer = await portico.client.request("PUT" if path == "/session" else "POST", path, json=body)
         assert answer.headers["content-type"].split(";")[0] == "text/event-stream"
@@ -261,7 +249,7 @@ async def test_reason_of_a_failed_turn_without_text_is_its_text(aap: AapClient, 
 async def test_reason_of_a_failed_turn_is_no_text_where_that_is_configured(tmp_path: Path, write_scenario: WriteScenario) -> None:
     name = failing(write_scenario)
     async with run_gateway(gateway_config(tmp_path, server={"errors_as_text": False})) as portico:
-        aap = AapClient(portico.client, BASE_URLS[0])
+        aap = AapClient(portico.client, ROOT)
         answer = await aap.create_session("script", "fail", options={"scenario": name})
         assert (answer["messages"], answer["x-portico"]) == ([THOUGHT], {"error": AWAY})
         events = await aap.stream_turn(answer["sessionId"], user_message("fail"), stream="message")
@@ -288,7 +276,7 @@ async def test_reason_of_a_failed_turn_is_not_given_to_an_agent(
         return await original(spec, *rest)
 
     monkeypatch.setattr(entry.driver, "open", record_spec)
-    aap, options = AapClient(portico.client, BASE_URLS[0]), {"scenario": write_scenario([{"exit": 3}], [{"text": "{turn}"}])}
+    aap, options = AapClient(portico.client, ROOT), {"scenario": write_scenario([{"exit": 3}], [{"text": "{turn}"}])}
     answer = await aap.create_session("script", "fail", options=options)
     reason = answer["x-portico"]["error"]
     assert [message["content"] for message in answer["messages"]] == [reason]

@@ -45,15 +45,14 @@ async def pending(aap: AapClient, tmp_path: Path) -> dict[str, Any]:
     return await aap.create_session(options={"scenario": "tools.json"}, tools=APPLICATION_TOOLS, grants=GRANTS)
 
 
-async def test_turn_stops_for_calls_that_need_the_client(aap: AapClient, pending: dict[str, Any]) -> None:
+async def test_turn_continues_after_results_and_permission(aap: AapClient, pending: dict[str, Any], tmp_path: Path) -> None:
+    # Turn stops for calls that need the client.
     assert pending["stopReason"] == "tool_use"
     assert pending["messages"] == [{"role": "assistant", "content": CALLS}, LOOKED_UP]
     found = await aap.get_session(pending["sessionId"])
     assert (found["state"], found["stopReason"]) == ("waiting", "tool_use")
     assert found["history"]["full"] == [user_message(), *pending["messages"]]
-
-
-async def test_turn_continues_after_results_and_permission(aap: AapClient, pending: dict[str, Any], tmp_path: Path) -> None:
+    # Turn continues after results and permission.
     session = pending["sessionId"]
     file = tmp_path / "scenes" / "notes" / "tokyo.md"
     assert not file.exists()
@@ -78,20 +77,20 @@ async def test_denial_is_sent_to_the_agent_and_stored(aap: AapClient, pending: d
     assert all(message["role"] != "tool_permission" for message in stored)
 
 
-@pytest.mark.parametrize("mode", ["delta", "message"])
-async def test_stream_contains_calls_and_results(aap: AapClient, tmp_path: Path, mode: str) -> None:
-    (tmp_path / "scenes" / "tools.json").write_bytes((SCENARIOS / "tools.json").read_bytes())
-    session, events = await aap.create_streamed(
-        options={"scenario": "tools.json"}, tools=APPLICATION_TOOLS, grants=GRANTS, stream=mode
-    )
-    text = ("text_delta", {"delta": "I ask around."}) if mode == "delta" else ("text", {"text": "I ask around."})
-    calls = [("tool_call", {key: value for key, value in call.items() if key != "type"}) for call in CALLS[1:]]
-    looked_up = ("tool_result", {"toolCallId": "call_1_1", "content": "3 hits"})
-    assert events == [("turn_start", {}), text, *calls, looked_up, ("turn_stop", {"stopReason": "tool_use"})]
-    events = await aap.stream_turn(session, WEATHER, CLOCK, YES, stream=mode)
-    assert events[:2] == [("turn_start", {}), ("tool_result", {"toolCallId": "note", "content": '{"written":5}'})]
-    assert [name for name, _ in events].count("tool_result") == 1, "a result that the client sent is not echoed"
-    assert events[-1] == ("turn_stop", {"stopReason": "end_turn"})
+async def test_stream_contains_calls_and_results(aap: AapClient, tmp_path: Path) -> None:
+    for mode in ("delta", "message"):
+        (tmp_path / "scenes" / "tools.json").write_bytes((SCENARIOS / "tools.json").read_bytes())
+        session, events = await aap.create_streamed(
+            options={"scenario": "tools.json"}, tools=APPLICATION_TOOLS, grants=GRANTS, stream=mode
+        )
+        text = ("text_delta", {"delta": "I ask around."}) if mode == "delta" else ("text", {"text": "I ask around."})
+        calls = [("tool_call", {key: value for key, value in call.items() if key != "type"}) for call in CALLS[1:]]
+        looked_up = ("tool_result", {"toolCallId": "call_1_1", "content": "3 hits"})
+        assert events == [("turn_start", {}), text, *calls, looked_up, ("turn_stop", {"stopReason": "tool_use"})], mode
+        events = await aap.stream_turn(session, WEATHER, CLOCK, YES, stream=mode)
+        assert events[:2] == [("turn_start", {}), ("tool_result", {"toolCallId": "note", "content": '{"written":5}'})], mode
+        assert [name for name, _ in events].count("tool_result") == 1, "a result that the client sent is not echoed"
+        assert events[-1] == ("turn_stop", {"stopReason": "end_turn"}), mode
 
 
 WRONG_ANSWERS: list[tuple[list[dict[str, Any]], list[str]]] = [
@@ -129,18 +128,15 @@ async def test_a_user_message_cancels_the_pending_calls(aap: AapClient, pending:
     assert not (tmp_path / "scenes" / "notes").exists()
 
 
-async def test_agent_process_is_kept_after_calls_were_cancelled(
-    portico: RunningGateway, aap: AapClient, write_scenario: WriteScenario
-) -> None:
+async def test_settings_and_the_process_are_kept(portico: RunningGateway, aap: AapClient, write_scenario: WriteScenario) -> None:
+    # Agent process is kept after calls were cancelled.
     ask = {"when": "ask", "steps": [{"app_tool": {"id": "w", "name": "get_weather"}}, {"text": "not sent"}]}
     name = write_scenario(ask, [{"text": "{turn}"}, {"remember": True}])
     session = (await aap.create_session("script", "ask", options={"scenario": name}, tools=APPLICATION_TOOLS))["sessionId"]
     (before,) = await portico.gateway.store.processes.all()
     assert (await aap.send_turn(session, "go on"))["messages"] == [{"role": "assistant", "content": '2["ask"]'}]
     assert (before,) == tuple(await portico.gateway.store.processes.all())
-
-
-async def test_settings_sent_with_answers_are_stored(aap: AapClient, write_scenario: WriteScenario) -> None:
+    # Settings sent with answers are stored.
     name = write_scenario([{"app_tool": {"id": "w{turn}", "name": "get_weather"}}, {"text": "{options.token}"}])
     session = (await aap.create_session(options={"scenario": name}, tools=APPLICATION_TOOLS))["sessionId"]
     answer = {"role": "tool", "toolCallId": "w1", "content": "x"}
@@ -168,7 +164,8 @@ async def test_twenty_parallel_calls_with_an_image_and_five_megabytes(aap: AapCl
     assert kept == {answer["toolCallId"]: answer["content"] for answer in answers}
 
 
-async def test_trusted_tools_run_inline(aap: AapClient, write_scenario: WriteScenario) -> None:
+async def test_trusted_and_granted_calls(aap: AapClient, write_scenario: WriteScenario) -> None:
+    # Trusted tools run inline.
     call = {"tool_call": {"id": "l", "name": "lookup", "input": {"query": "{prompt}"}, "result": "3 hits"}}
     name = write_scenario([call, {"text": "found"}])
     answer = await aap.create_session(options={"scenario": name}, grants=[{"name": "lookup", "trust": True}])
@@ -181,9 +178,7 @@ async def test_trusted_tools_run_inline(aap: AapClient, write_scenario: WriteSce
         {"role": "tool", "toolCallId": "l", "content": "3 hits"},
         {"role": "assistant", "content": "found"},
     ]
-
-
-async def test_text_before_a_granted_result_stays_before_it(aap: AapClient, write_scenario: WriteScenario) -> None:
+    # Text before a granted result stays before it.
     first, second = ({"tool_call": {"id": i, "name": "shell", "result": i}} for i in ("a", "b"))
     name = write_scenario([first, {"text": "between"}, second, {"text": "after"}])
     session = (await aap.create_session(options={"scenario": name}, grants=[{"name": "shell"}]))["sessionId"]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-
-import pytest
+from typing import Any
 
 from drivers.contract.events import (
     AgentToken,
@@ -36,7 +35,8 @@ def entries(events: Iterable[LogEvent]) -> list[Entry]:
     return [Entry(number, event, event.encode()) for number, event in enumerate((TurnStart(), *events), 1)]
 
 
-def test_result_of_an_earlier_turn_keeps_its_position() -> None:
+def test_text_and_errors_of_a_turn() -> None:
+    # Result of an earlier turn keeps its position.
     view = JsonView()
     view.feed(
         entries(
@@ -52,6 +52,28 @@ def test_result_of_an_earlier_turn_keeps_its_position() -> None:
         {"role": "assistant", "content": "Now."},
         {"role": "tool", "toolCallId": "old", "content": "done"},
         {"role": "assistant", "content": "Done."},
+    ]
+    # Error text is sent only with stop reason error.
+    view = StreamView(whole=True)
+    stopped = parse_frames(view.feed(entries([Error(message="hm"), SessionEnd(exit_code=0)])).decode())
+    assert stopped == [("turn_start", {}), ("turn_stop", {"stopReason": "end_turn"})]
+    failed = parse_frames(
+        StreamView(whole=True).feed(entries([Error(message="hm"), SessionEnd(exit_code=1, stop_reason="error")])).decode()
+    )
+    assert failed[-1] == ("turn_stop", {"stopReason": "error", "x-portico": {"error": "hm"}})
+    # End of a turn has the usage limit.
+    limited = [RateLimit(status="warning", limit="five_hour", utilization=0.9, resets_at=4102444800), SessionEnd(exit_code=0)]
+    stop = parse_frames(StreamView(whole=True).feed(entries(limited)).decode())[-1]
+    limit = {"status": "warning", "limit": "five_hour", "utilization": 0.9, "resetsAt": "2100-01-01T00:00:00.000Z"}
+    assert stop == ("turn_stop", {"stopReason": "end_turn", "x-portico": {"rateLimit": limit}})
+    # Cancelled turn has stop reason end turn.
+    end = SessionEnd(exit_code=130, stop_reason="cancelled")
+    assert parse_frames(StreamView(whole=True).feed(entries([end])).decode())[1:] == [("turn_stop", {"stopReason": "end_turn"})]
+    # Text before a pending call is sent.
+    waiting = [AgentToken(text="a"), AgentToken(text="b"), Awaiting(calls=(AwaitedCall(id="c", wants="result"),))]
+    assert parse_frames(StreamView(whole=True).feed(entries(waiting)).decode())[1:] == [
+        ("text", {"text": "ab"}),
+        ("turn_stop", {"stopReason": "tool_use"}),
     ]
 
 
@@ -76,23 +98,6 @@ def test_calls_of_a_nested_agent_are_omitted() -> None:
     view = JsonView()
     view.feed(entries(nested))
     assert [message.role for message in view.response().messages] == ["assistant", "tool"]
-
-
-def test_error_text_is_sent_only_with_stop_reason_error() -> None:
-    view = StreamView(whole=True)
-    stopped = parse_frames(view.feed(entries([Error(message="hm"), SessionEnd(exit_code=0)])).decode())
-    assert stopped == [("turn_start", {}), ("turn_stop", {"stopReason": "end_turn"})]
-    failed = parse_frames(
-        StreamView(whole=True).feed(entries([Error(message="hm"), SessionEnd(exit_code=1, stop_reason="error")])).decode()
-    )
-    assert failed[-1] == ("turn_stop", {"stopReason": "error", "x-portico": {"error": "hm"}})
-
-
-def test_end_of_a_turn_has_the_usage_limit() -> None:
-    limited = [RateLimit(status="warning", limit="five_hour", utilization=0.9, resets_at=4102444800), SessionEnd(exit_code=0)]
-    stop = parse_frames(StreamView(whole=True).feed(entries(limited)).decode())[-1]
-    limit = {"status": "warning", "limit": "five_hour", "utilization": 0.9, "resetsAt": "2100-01-01T00:00:00.000Z"}
-    assert stop == ("turn_stop", {"stopReason": "end_turn", "x-portico": {"rateLimit": limit}})
 
 
 def test_results_have_the_usage_so_far() -> None:
@@ -132,60 +137,47 @@ def test_results_have_the_usage_so_far() -> None:
     assert not [message for message in answer["messages"] if "x-portico" in message]
 
 
-def test_cancelled_turn_has_stop_reason_end_turn() -> None:
-    end = SessionEnd(exit_code=130, stop_reason="cancelled")
-    assert parse_frames(StreamView(whole=True).feed(entries([end])).decode())[1:] == [("turn_stop", {"stopReason": "end_turn"})]
-
-
-def test_text_before_a_pending_call_is_sent() -> None:
-    waiting = [AgentToken(text="a"), AgentToken(text="b"), Awaiting(calls=(AwaitedCall(id="c", wants="result"),))]
-    assert parse_frames(StreamView(whole=True).feed(entries(waiting)).decode())[1:] == [
-        ("text", {"text": "ab"}),
-        ("turn_stop", {"stopReason": "tool_use"}),
-    ]
-
-
 FAILED = SessionEnd(exit_code=1, stop_reason="error")
 
 
-@pytest.mark.parametrize(
-    ("events", "has_reason"),
-    [
-        ([FAILED], True),
-        ([Thinking(text="hm"), FAILED], True),
-        ([AgentToken(text=""), FAILED], True),
-        ([AgentToken(text="x"), FAILED], False),
-        ([AgentToken(text="x"), MessageEnd(), Thinking(text="hm"), FAILED], False),
-        ([AgentToken(text="x"), MessageEnd(discarded=True), FAILED], True),
-        ([AgentToken(text="x"), MessageEnd(), AgentToken(text="y"), MessageEnd(discarded=True), FAILED], False),
-        ([AgentToken(text="x"), Steered(message=UserMessage(content="more")), FAILED], True),
-        ([Steered(message=UserMessage(content="more")), AgentToken(text="x"), FAILED], False),
-        (
-            [
-                ToolCall(id="c", name="t", status="started"),
-                AgentToken(text="x"),
-                ToolResult(tool_call_id="c", output=""),
-                AgentToken(text="y"),
-                MessageEnd(discarded=True),
-                FAILED,
-            ],
-            False,
-        ),
-        ([AgentToken(text="x"), Awaiting(calls=()), TurnStart(), FAILED], True),
-    ],
-)
-def test_all_views_and_the_store_agree_on_whether_a_failed_turn_has_text(events: list[LogEvent], has_reason: bool) -> None:
-    turn = entries([*events[:-1], Error(message="away"), events[-1]])
-    for whole, frame in ((True, ("text", {"text": "away"})), (False, ("text_delta", {"delta": "away"}))):
-        frames = parse_frames(StreamView(whole=whole).feed(turn).decode())
-        assert (frames[-2] == frame) == has_reason
-        assert frames[-1] == ("turn_stop", {"stopReason": "error", "x-portico": {"error": "away"}})
-    view, fold = JsonView(), Fold()
-    view.feed(turn)
-    assert (failure_message("away") in view.response().messages) == has_reason
-    for entry in turn:
-        fold.feed(entry.event)
-    assert failure_of(fold, FAILED) == FailureRecord("away", has_reason)
+FAILED_TURNS: list[Any] = [
+    ([FAILED], True),
+    ([Thinking(text="hm"), FAILED], True),
+    ([AgentToken(text=""), FAILED], True),
+    ([AgentToken(text="x"), FAILED], False),
+    ([AgentToken(text="x"), MessageEnd(), Thinking(text="hm"), FAILED], False),
+    ([AgentToken(text="x"), MessageEnd(discarded=True), FAILED], True),
+    ([AgentToken(text="x"), MessageEnd(), AgentToken(text="y"), MessageEnd(discarded=True), FAILED], False),
+    ([AgentToken(text="x"), Steered(message=UserMessage(content="more")), FAILED], True),
+    ([Steered(message=UserMessage(content="more")), AgentToken(text="x"), FAILED], False),
+    (
+        [
+            ToolCall(id="c", name="t", status="started"),
+            AgentToken(text="x"),
+            ToolResult(tool_call_id="c", output=""),
+            AgentToken(text="y"),
+            MessageEnd(discarded=True),
+            FAILED,
+        ],
+        False,
+    ),
+    ([AgentToken(text="x"), Awaiting(calls=()), TurnStart(), FAILED], True),
+]
+
+
+def test_all_views_and_the_store_agree_on_whether_a_failed_turn_has_text() -> None:
+    for events, has_reason in FAILED_TURNS:
+        turn = entries([*events[:-1], Error(message="away"), events[-1]])
+        for whole, frame in ((True, ("text", {"text": "away"})), (False, ("text_delta", {"delta": "away"}))):
+            frames = parse_frames(StreamView(whole=whole).feed(turn).decode())
+            assert (frames[-2] == frame) == has_reason, (events, has_reason)
+            assert frames[-1] == ("turn_stop", {"stopReason": "error", "x-portico": {"error": "away"}}), (events, has_reason)
+        view, fold = JsonView(), Fold()
+        view.feed(turn)
+        assert (failure_message("away") in view.response().messages) == has_reason, (events, has_reason)
+        for entry in turn:
+            fold.feed(entry.event)
+        assert failure_of(fold, FAILED) == FailureRecord("away", has_reason), (events, has_reason)
 
 
 def test_failed_turn_without_a_reason_has_a_text() -> None:

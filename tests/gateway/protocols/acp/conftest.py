@@ -11,10 +11,11 @@ import pytest
 from gateway.app import Gateway
 from gateway.protocols.acp.connection import Connection
 from gateway.security.authentication import ADMINISTRATOR
-from tests.gateway.protocols.acp.client import Client, connect
+from tests.support.acp_client import Client, connect
 from tests.support.daemon import RunningGateway
 
 ConnectClient = Callable[..., Awaitable[Client]]
+Scripted = Callable[..., Awaitable[tuple[Client, str]]]
 WriteScenario = Callable[..., str]
 
 
@@ -46,3 +47,14 @@ async def acp(portico: RunningGateway) -> AsyncIterator[ConnectClient]:
     yield start
     for connection in connections:
         await connection.close()
+
+
+@pytest.fixture
+def scripted(acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario) -> Scripted:
+    """Connects a client, and creates a session whose agent plays the given turns. Keywords are capabilities of the client."""
+
+    async def start(*turns: Any, **capabilities: Any) -> tuple[Client, str]:
+        client = await acp(**capabilities)
+        return client, await scripted_session(client, portico.gateway, write_scenario(*turns))
+
+    return start

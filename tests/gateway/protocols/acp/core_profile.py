@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.gateway.protocols.acp.client import Client
 from tests.gateway.protocols.acp.requirements import refused, requirement
 from tests.gateway.protocols.acp.session_requirements import KIT
+from tests.support.acp_client import Client
 
 
 @requirement("acpx initialize.handshake, session.new.basic, session.update.termination: nothing is sent after the response")

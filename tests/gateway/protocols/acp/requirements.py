@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.protocols.acp.client import Client, RpcFailed, prompt
+from tests.support.acp_client import Client, RpcFailed, load, prompt
 
 Requirement = Callable[[Client], Awaitable[None]]
 REQUIREMENTS: dict[str, Requirement] = {}
@@ -24,17 +24,17 @@ STOP_REASONS = {"end_turn", "max_tokens", "max_turn_requests", "refusal", "cance
 def requirement(name: str) -> Callable[[Requirement], Requirement]:
     def register(check: Requirement) -> Requirement:
         async def checked(client: Client) -> None:
-            await check(client)
-            assert client.invalid == []
+            try:
+                await check(client)
+                assert client.invalid == []
+            except Exception as error:
+                error.add_note(f"requirement: {name}")
+                raise
 
         REQUIREMENTS[name] = checked
         return check
 
     return register
-
-
-def load(session: str) -> dict[str, Any]:
-    return {"sessionId": session, "cwd": ".", "mcpServers": []}
 
 
 async def refused(client: Client, method: str, params: Any, code: int) -> RpcFailed:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from tests.gateway.protocols.acp.client import Client, prompt
 from tests.gateway.protocols.acp.requirements import REQUIREMENTS, STOP_REASONS, load, refused, requirement
+from tests.support.acp_client import Client, prompt
 
 
 @requirement("CONFIG-001/002/003 setting an option returns the complete list; no booleans unless the client supports them")

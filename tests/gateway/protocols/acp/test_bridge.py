@@ -14,8 +14,7 @@ import pytest
 
 from gateway.errors import ConfigError
 from gateway.protocols.acp.transport.bridge import endpoint
-from tests.gateway.protocols.acp.client import RpcFailed
-from tests.gateway.protocols.acp.transports import config, on_stdio
+from tests.support.acp_client import RpcFailed, config, on_stdio
 from tests.support.daemon import KEY, RunningGateway, run_gateway
 
 
@@ -34,9 +33,7 @@ async def test_bridge_carries_a_session_of_a_daemon(portico: RunningGateway, tmp
         process.stdin.close()
         assert await asyncio.wait_for(process.wait(), 60) == 0
     assert not (folder / "data").exists()
-
-
-async def test_requests_sent_before_end_of_input_are_answered(portico: RunningGateway, tmp_path: Path) -> None:
+    # Requests sent before end of input are answered.
     key = tmp_path / "key"
     key.write_text(KEY)
     async with on_stdio(tmp_path, "echo", "--connect", portico.url, "--key-file", str(key)) as (client, process):
@@ -48,20 +45,20 @@ async def test_requests_sent_before_end_of_input_are_answered(portico: RunningGa
         assert await asyncio.wait_for(process.wait(), 60) == 0
 
 
-@pytest.mark.parametrize("kind", ["nothing", "a file"])
-async def test_input_that_is_no_pipe(portico: RunningGateway, tmp_path: Path, kind: str) -> None:
-    key, requests = tmp_path / "key", tmp_path / "requests"
-    key.write_text(KEY)
-    initialize = {"jsonrpc": "2.0", "id": 7, "method": "initialize", "params": {"protocolVersion": 1}}
-    requests.write_text(json.dumps(initialize) + "\n")
-    command = [sys.executable, "-m", "gateway", "acp", "echo", "--connect", portico.url, "--key-file", str(key)]
-    given = os.open(requests if kind == "a file" else os.devnull, os.O_RDONLY)
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*command, stdin=given, stdout=pipe, stderr=pipe)
-    os.close(given)
-    out, err = await asyncio.wait_for(process.communicate(), 60)
-    assert (process.returncode, err) == (0, b"")
-    assert [json.loads(line)["id"] for line in out.splitlines()] == ([7] if kind == "a file" else [])
+async def test_input_that_is_no_pipe(portico: RunningGateway, tmp_path: Path) -> None:
+    for kind in ("nothing", "a file"):
+        key, requests = tmp_path / "key", tmp_path / "requests"
+        key.write_text(KEY)
+        initialize = {"jsonrpc": "2.0", "id": 7, "method": "initialize", "params": {"protocolVersion": 1}}
+        requests.write_text(json.dumps(initialize) + "\n")
+        command = [sys.executable, "-m", "gateway", "acp", "echo", "--connect", portico.url, "--key-file", str(key)]
+        given = os.open(requests if kind == "a file" else os.devnull, os.O_RDONLY)
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(*command, stdin=given, stdout=pipe, stderr=pipe)
+        os.close(given)
+        out, err = await asyncio.wait_for(process.communicate(), 60)
+        assert (process.returncode, err) == (0, b""), kind
+        assert [json.loads(line)["id"] for line in out.splitlines()] == ([7] if kind == "a file" else []), kind
 
 
 async def test_connection_errors_are_printed_with_exit_code_1(portico: RunningGateway, tmp_path: Path) -> None:
@@ -119,18 +116,13 @@ async def test_requests_under_way_get_an_error_when_the_daemon_ends(tmp_path: Pa
             assert await asyncio.wait_for(process.wait(), 60) == 1
 
 
-@pytest.mark.parametrize(
-    ("address", "url"),
-    [
+def test_endpoint_of_a_daemon_address() -> None:
+    for address, url in (
         ("http://127.0.0.1:7700", "ws://127.0.0.1:7700/acp/echo"),
         ("127.0.0.1:7700/", "ws://127.0.0.1:7700/acp/echo"),
         ("https://example.org/portico/", "wss://example.org/portico/acp/echo"),
-    ],
-)
-def test_endpoint_of_a_daemon_address(address: str, url: str) -> None:
-    assert endpoint(address, "echo") == url
-
-
-def test_endpoint_refuses_another_scheme() -> None:
+    ):
+        assert endpoint(address, "echo") == url, (address, url)
+    # Endpoint refuses another scheme.
     with pytest.raises(ConfigError, match="not the address of a daemon"):
         endpoint("ftp://x", "echo")

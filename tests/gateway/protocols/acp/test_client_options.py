@@ -46,6 +46,10 @@ def test_listed_options_are_read_and_tools_only_removed(agent: ConfiguredAgent) 
     assert options(agent, tools=["Read", "Rocket"]).tools == (TOOLS[1],)
     assert options(agent, disallowedTools=["Bash"]).tools == (TOOLS[1],)
     assert options(agent, tools=[]).tools == ()
+    # Malformed options are refused.
+    for given in ({"model": 7}, {"disallowedTools": "Bash"}, {"tools": [7]}, {"disallowedTools": ["Bash(rm:*)"]}):
+        with pytest.raises(BadRequest, match=r"_meta\.claudeCode\.options\."):
+            options(agent, **given)
 
 
 def test_options_that_could_widen_permissions_are_ignored(agent: ConfiguredAgent) -> None:
@@ -56,14 +60,6 @@ def test_options_that_could_widen_permissions_are_ignored(agent: ConfiguredAgent
         "additionalDirectories": ["/"], "cwd": "/", "sandbox": {}, "plugins": [], "resume": "x",
     }  # fmt: skip
     assert options(agent, **given) == SessionSettings(tools=TOOLS)
-
-
-@pytest.mark.parametrize(
-    "given", [{"model": 7}, {"disallowedTools": "Bash"}, {"tools": [7]}, {"disallowedTools": ["Bash(rm:*)"]}]
-)
-def test_malformed_options_are_refused(agent: ConfiguredAgent, given: dict[str, Any]) -> None:
-    with pytest.raises(BadRequest, match=r"_meta\.claudeCode\.options\."):
-        options(agent, **given)
 
 
 def test_locked_options_are_refused(tmp_path: Any) -> None:

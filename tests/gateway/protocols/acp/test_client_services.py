@@ -12,8 +12,8 @@ import pytest
 from drivers.contract.events import SessionEnd
 from gateway.security.authentication import ADMINISTRATOR
 from tests.gateway.cli.test_acp import small_agent
-from tests.gateway.protocols.acp.client import Client, connect, prompt
-from tests.gateway.protocols.acp.conftest import ConnectClient, WriteScenario, scripted_session
+from tests.gateway.protocols.acp.conftest import ConnectClient, Scripted, WriteScenario, scripted_session
+from tests.support.acp_client import Client, connect, prompt
 from tests.support.daemon import RunningGateway, gateway_config, run_gateway
 
 FILES = {"fs": {"readTextFile": True, "writeTextFile": True}}
@@ -35,11 +35,9 @@ def reported(client: Client, call: str = "c0") -> list[dict[str, Any]]:
     return [u for u in client.updates() if u.get("toolCallId") == call]
 
 
-async def test_file_is_read_by_the_client(acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario) -> None:
-    client = await acp(**FILES)
-    session = await scripted_session(
-        client, portico.gateway, write_scenario(calls({"read_file": {"path": "a.txt", "line": 2, "limit": 3}}))
-    )
+async def test_files_are_read_and_written_by_the_client(scripted: Scripted) -> None:
+    # File is read by the client.
+    client, session = await scripted(calls({"read_file": {"path": "a.txt", "line": 2, "limit": 3}}), **FILES)
     answer = await client.begin("session/prompt", prompt(session, "go"))
     request = await client.next_service_request("fs/read_text_file")
     folder = str(Path(request["params"]["path"]).parent)
@@ -48,13 +46,8 @@ async def test_file_is_read_by_the_client(acp: ConnectClient, portico: RunningGa
     assert (await answer)["stopReason"] == "end_turn"
     assert client.text() == "[not saved yet]"
     assert reported(client)[-1]["content"][0]["content"]["text"] == "not saved yet"
-
-
-async def test_file_is_written_by_the_client(acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario) -> None:
-    client = await acp(**FILES)
-    session = await scripted_session(
-        client, portico.gateway, write_scenario(calls({"write_file": {"path": "new/a.txt", "text": "for {prompt}"}}))
-    )
+    # File is written by the client.
+    client, session = await scripted(calls({"write_file": {"path": "new/a.txt", "text": "for {prompt}"}}), **FILES)
     answer = await client.begin("session/prompt", prompt(session, "me"))
     request = await client.next_service_request("fs/write_text_file")
     assert request["params"]["content"] == "for me"
@@ -62,14 +55,30 @@ async def test_file_is_written_by_the_client(acp: ConnectClient, portico: Runnin
     await answer
     assert client.text() == "[done]"
     assert not exists(request["params"]["path"])
+    # Permission is requested before the service.
+    for granted in (True, False):
+        client, session = await scripted(calls({"read_file": "a.txt"}, ask=True), **FILES)
+        answer = await client.begin("session/prompt", prompt(session, "go"))
+        question = await client.next_permission_request()
+        assert client.service_requests.empty(), granted
+        await client.answer(question, "allow_once" if granted else "reject_once")
+        if granted:
+            await client.respond(await client.next_service_request("fs/read_text_file"), content="text")
+        await answer
+        assert client.text().startswith("[text]" if granted else "[Tool call denied"), granted
+    # Errors of the client are passed to the agent.
+    client, session = await scripted(calls({"read_file": "a.txt"}, {"read_file": "b.txt"}), **FILES)
+    answer = await client.begin("session/prompt", prompt(session, "go"))
+    await client.respond_error(await client.next_service_request("fs/read_text_file"), -32002, "no such buffer")
+    await client.respond(await client.next_service_request("fs/read_text_file"), text="of another shape")
+    await answer
+    assert client.text() == "[no such buffer][fs/read_text_file: the client's answer is invalid]"
 
 
-async def test_command_runs_in_a_terminal_of_the_client(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
-    client = await acp(terminal=True)
+async def test_commands_run_in_a_terminal_of_the_client(scripted: Scripted) -> None:
+    # Command runs in a terminal of the client.
     terminal = {"command": "make", "args": ["-n", "{prompt}"], "env": {"A": "b"}, "output_bytes": 100}
-    session = await scripted_session(client, portico.gateway, write_scenario(calls({"terminal": terminal})))
+    client, session = await scripted(calls({"terminal": terminal}), terminal=True)
     answer = await client.begin("session/prompt", prompt(session, "all"))
     create = await client.next_service_request("terminal/create")
     asked = dict(create["params"])
@@ -92,13 +101,8 @@ async def test_command_runs_in_a_terminal_of_the_client(
     assert {key: reported(client)[-1].get(key) for key in ("status", "content", "rawOutput")} == {
         "status": "completed", "content": None, "rawOutput": {"output": "made\n"},
     }  # fmt: skip
-
-
-async def test_killed_command_fails_its_call(acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario) -> None:
-    client = await acp(terminal=True)
-    session = await scripted_session(
-        client, portico.gateway, write_scenario(calls({"terminal": {"command": "sleep 9", "kill_after": 0}}))
-    )
+    # Killed command fails its call.
+    client, session = await scripted(calls({"terminal": {"command": "sleep 9", "kill_after": 0}}), terminal=True)
     answer = await client.begin("session/prompt", prompt(session, "go"))
     await client.respond(await client.next_service_request("terminal/create"), terminalId="t-1")
     waiting = await client.next_service_request("terminal/wait_for_exit")
@@ -110,50 +114,16 @@ async def test_killed_command_fails_its_call(acp: ConnectClient, portico: Runnin
     assert reported(client)[-1]["status"] == "failed"
 
 
-@pytest.mark.parametrize("capabilities", [{}, {"fs": {"writeTextFile": True}}, {"fs": {"readTextFile": False}}])
-async def test_unsupported_services_are_not_requested(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario, capabilities: dict[str, Any]
+async def test_services_that_are_not_requested(
+    scripted: Scripted, acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
-    client = await acp(**capabilities)
-    session = await scripted_session(client, portico.gateway, write_scenario(calls({"read_file": "a.txt"}, {"terminal": "ls"})))
-    await client.prompt(session)
-    assert client.service_requests.empty()
-    assert client.text().count("the session's client does not support it") == 2
-
-
-@pytest.mark.parametrize("granted", [True, False])
-async def test_permission_is_requested_before_the_service(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario, granted: bool
-) -> None:
-    client = await acp(**FILES)
-    session = await scripted_session(client, portico.gateway, write_scenario(calls({"read_file": "a.txt"}, ask=True)))
-    answer = await client.begin("session/prompt", prompt(session, "go"))
-    question = await client.next_permission_request()
-    assert client.service_requests.empty()
-    await client.answer(question, "allow_once" if granted else "reject_once")
-    if granted:
-        await client.respond(await client.next_service_request("fs/read_text_file"), content="text")
-    await answer
-    assert client.text().startswith("[text]" if granted else "[Tool call denied")
-
-
-async def test_errors_of_the_client_are_passed_to_the_agent(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
-    client = await acp(**FILES)
-    session = await scripted_session(
-        client, portico.gateway, write_scenario(calls({"read_file": "a.txt"}, {"read_file": "b.txt"}))
-    )
-    answer = await client.begin("session/prompt", prompt(session, "go"))
-    await client.respond_error(await client.next_service_request("fs/read_text_file"), -32002, "no such buffer")
-    await client.respond(await client.next_service_request("fs/read_text_file"), text="of another shape")
-    await answer
-    assert client.text() == "[no such buffer][fs/read_text_file: the client's answer is invalid]"
-
-
-async def test_paths_outside_the_folder_are_not_requested(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
+    # Unsupported services are not requested.
+    for capabilities in ({}, {"fs": {"writeTextFile": True}}, {"fs": {"readTextFile": False}}):
+        client, session = await scripted(calls({"read_file": "a.txt"}, {"terminal": "ls"}), **capabilities)
+        await client.prompt(session)
+        assert client.service_requests.empty(), capabilities
+        assert client.text().count("the session's client does not support it") == 2, capabilities
+    # Paths outside the folder are not requested.
     client = await acp(**ALL_SERVICES)
     outside = [
         {"read_file": "../../secret"},
@@ -166,11 +136,8 @@ async def test_paths_outside_the_folder_are_not_requested(
     assert client.text().count("is not in the working folder") == 3
 
 
-async def test_cancelled_prompt_cancels_its_service_request(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
-    client = await acp(**FILES)
-    session = await scripted_session(client, portico.gateway, write_scenario(calls({"read_file": "a.txt"})))
+async def test_cancelled_prompt_cancels_its_service_request(scripted: Scripted) -> None:
+    client, session = await scripted(calls({"read_file": "a.txt"}), **FILES)
     answer = await client.begin("session/prompt", prompt(session, "go"))
     request = await client.next_service_request("fs/read_text_file")
     await client.notify("session/cancel", {"sessionId": session})
@@ -188,11 +155,9 @@ async def test_cancelled_prompt_cancels_its_service_request(
     assert client.text() == "[in time]"
 
 
-async def test_terminal_created_after_the_cancel_is_released(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
-    client = await acp(**ALL_SERVICES)
-    session = await scripted_session(client, portico.gateway, write_scenario(calls({"terminal": "sleep 9"})))
+async def test_terminals_are_released(scripted: Scripted) -> None:
+    # Terminal created after the cancel is released.
+    client, session = await scripted(calls({"terminal": "sleep 9"}), **ALL_SERVICES)
     answer = await client.begin("session/prompt", prompt(session, "go"))
     create = await client.next_service_request("terminal/create")
     await client.notify("session/cancel", {"sessionId": session})
@@ -200,40 +165,25 @@ async def test_terminal_created_after_the_cancel_is_released(
     await client.respond(create, terminalId="t-1")
     release = await client.next_service_request("terminal/release")
     assert release["params"] == {"sessionId": session, "terminalId": "t-1"}
-
-
-async def test_terminal_is_released_after_an_error(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
-    client = await acp(**ALL_SERVICES)
-    session = await scripted_session(client, portico.gateway, write_scenario(calls({"terminal": "ls"})))
+    # Terminal is released after an error.
+    client, session = await scripted(calls({"terminal": "ls"}), **ALL_SERVICES)
     answer = await client.begin("session/prompt", prompt(session, "go"))
     await client.respond(await client.next_service_request("terminal/create"), terminalId="t-1")
     await client.respond_error(await client.next_service_request("terminal/wait_for_exit"), -32603, "it broke")
     assert (await client.next_service_request("terminal/release"))["params"]["terminalId"] == "t-1"
     await answer
     assert client.text() == "[it broke]"
-
-
-async def test_terminal_of_a_cancelled_command_is_released(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
-    client = await acp(**ALL_SERVICES)
-    session = await scripted_session(client, portico.gateway, write_scenario(calls({"terminal": "sleep 9"})))
+    # Terminal of a cancelled command is released.
+    client, session = await scripted(calls({"terminal": "sleep 9"}), **ALL_SERVICES)
     answer = await client.begin("session/prompt", prompt(session, "go"))
     await client.respond(await client.next_service_request("terminal/create"), terminalId="t-1")
     await client.next_service_request("terminal/wait_for_exit")
     await client.notify("session/cancel", {"sessionId": session})
     assert (await answer)["stopReason"] == "cancelled"
     assert (await client.next_service_request("terminal/release"))["params"]["terminalId"] == "t-1"
-
-
-async def test_terminal_is_released_when_the_session_is_closed(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
-    client = await acp(**ALL_SERVICES)
+    # Terminal is released when the session is closed.
     steps = [{"tool_call": {"name": "editor", "client": {"terminal": "sleep 9"}}}]
-    session = await scripted_session(client, portico.gateway, write_scenario(steps))
+    client, session = await scripted(steps, **ALL_SERVICES)
     answer = await client.begin("session/prompt", prompt(session, "go"))
     await client.respond(await client.next_service_request("terminal/create"), terminalId="t-1")
     waiting = await client.next_service_request("terminal/wait_for_exit")

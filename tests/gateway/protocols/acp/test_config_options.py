@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from drivers.claude.probe import efforts, fast_models, greeting, model_names, models
@@ -41,35 +43,36 @@ async def test_models_have_names_and_the_effort_its_levels(portico: RunningGatew
     assert with_option(agent, settings, "effort", "default", ()).options == {"effort": ""}
 
 
-@pytest.mark.parametrize(
-    ("model", "fast_models", "offered"),
-    [
-        ("sonnet", ("sonnet",), True),
-        ("haiku", ("sonnet",), False),
-        # What the CLI does not list may have it: its own default, and other names of models.
-        ("", ("sonnet",), True),
-        ("claude-sonnet-9", ("sonnet",), True),
-        ("sonnet", (), False),
-    ],
-)
-async def test_the_fast_mode_is_offered_with_models_that_have_it(
-    portico: RunningGateway, model: str, fast_models: tuple[str, ...], offered: bool
-) -> None:
-    agent, models = portico.gateway.agents.get("echo"), ("sonnet", "haiku")
-    options = Option("model", "Model", ""), Option("fast", "Fast mode", "", default="off", choices=("off", "on"))
-    agent.apply_probe(Probe(options=options, models=models, fast_models=fast_models))
-    settings = SessionSettings(options={"model": model})
-    listed = {option.id: option for option in config_options(agent, settings, models)}
-    assert ("fast" in listed) == offered
-    if not offered:
-        with pytest.raises(BadRequest, match="unknown option 'fast'"):
-            with_option(agent, settings, "fast", "on", models)
-        return
-    shown = listed["fast"]
-    assert (shown.category, shown.current_value, [o.name for o in shown.options]) == ("model_config", "off", ["Off", "On"])
-    settings = with_option(agent, settings, "fast", "on", models)
-    assert settings.options["fast"] == "on"
-    # It is kept while another model is chosen.
-    other = with_option(agent, settings, "model", "haiku", models)
-    assert "fast" not in {option.id for option in config_options(agent, other, models)}
-    assert with_option(agent, other, "model", "sonnet", models).options["fast"] == "on"
+FAST_MODES: list[Any] = [
+    ("sonnet", ("sonnet",), True),
+    ("haiku", ("sonnet",), False),
+    # What the CLI does not list may have it: its own default, and other names of models.
+    ("", ("sonnet",), True),
+    ("claude-sonnet-9", ("sonnet",), True),
+    ("sonnet", (), False),
+]
+
+
+async def test_the_fast_mode_is_offered_with_models_that_have_it(portico: RunningGateway) -> None:
+    for model, listed_models, offered in FAST_MODES:
+        agent, models = portico.gateway.agents.get("echo"), ("sonnet", "haiku")
+        options = Option("model", "Model", ""), Option("fast", "Fast mode", "", default="off", choices=("off", "on"))
+        agent.apply_probe(Probe(options=options, models=models, fast_models=listed_models))
+        settings = SessionSettings(options={"model": model})
+        listed = {option.id: option for option in config_options(agent, settings, models)}
+        assert ("fast" in listed) == offered, (model, listed_models)
+        if not offered:
+            with pytest.raises(BadRequest, match="unknown option 'fast'"):
+                with_option(agent, settings, "fast", "on", models)
+            return
+        shown = listed["fast"]
+        assert (shown.category, shown.current_value, [o.name for o in shown.options]) == ("model_config", "off", ["Off", "On"]), (
+            model,
+            fast_models,
+        )
+        settings = with_option(agent, settings, "fast", "on", models)
+        assert settings.options["fast"] == "on", (model, listed_models)
+        # It is kept while another model is chosen.
+        other = with_option(agent, settings, "model", "haiku", models)
+        assert "fast" not in {option.id for option in config_options(agent, other, models)}, (model, listed_models)
+        assert with_option(agent, other, "model", "sonnet", models).options["fast"] == "on", (model, listed_models)

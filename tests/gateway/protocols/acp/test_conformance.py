@@ -1,5 +1,5 @@
-"""The requirements of the official test kit of the protocol, on `echo` and `script`: over a connection in this process, standard
-input and output, WebSocket and HTTP."""
+"""The requirements of the official test kit of the protocol, on `echo` and `script`: over standard input and output, WebSocket
+and HTTP."""
 
 from __future__ import annotations
 
@@ -10,22 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateway.protocols.acp.client import Client, connect
 from tests.gateway.protocols.acp.core_profile import ALL_REQUIREMENTS
-from tests.gateway.protocols.acp.transports import config, on_http, on_stdio, on_websocket
+from tests.support.acp_client import Client, config, on_http, on_stdio, on_websocket
 from tests.support.daemon import KEY, run_gateway
 
 AGENTS = (pytest.param("echo", marks=pytest.mark.long), "script")
-
-
-@pytest.mark.parametrize("name", ALL_REQUIREMENTS)
-@pytest.mark.parametrize("agent", AGENTS)
-async def test_requirement_over_a_connection_in_this_process(tmp_path: Path, agent: str, name: str) -> None:
-    async with run_gateway(config(tmp_path)) as running:
-        client, connection = connect(running.gateway, agent)
-        await client.initialize()
-        await ALL_REQUIREMENTS[name](client)
-        await connection.close()
 
 
 @pytest.mark.parametrize("agent", AGENTS)

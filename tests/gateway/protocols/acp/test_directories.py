@@ -13,8 +13,8 @@ from gateway.agents.configured_agents import MAX_ADDITIONAL_DIRECTORIES, Agents
 from gateway.config import parse
 from gateway.errors import BadRequest
 from tests.gateway.cli.test_acp import small_agent
-from tests.gateway.protocols.acp.client import Client, RpcFailed, connect
 from tests.gateway.protocols.acp.conftest import ConnectClient, WriteScenario
+from tests.support.acp_client import Client, RpcFailed, connect
 from tests.support.daemon import RunningGateway, gateway_config, run_gateway
 from tests.support.requests import send_turn
 
@@ -116,41 +116,25 @@ async def test_invalid_directory_is_refused_with_its_index(acp: ConnectClient, m
     assert await client.new(additionalDirectories=None)
 
 
-@pytest.mark.parametrize("method", ["session/load", "session/resume"])
-async def test_load_and_resume_replace_the_directories(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario, make: Make, method: str
+async def test_directories_are_those_of_the_newest_request(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario, make: Make
 ) -> None:
     one, two, three = make("one", "two", "three")
     client = await acp()
     session = await new(client, portico, write_scenario, one, two)
-    await client.request(method, session_body(session, three, one))
-    assert await reported(client, session) == [three, one] == await listed(client, session)
-    await client.request(method, session_body(session))
-    assert await reported(client, session) == [] == await listed(client, session)
-
-
-async def test_invalid_directories_leave_the_session_unchanged(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario, make: Make
-) -> None:
-    one, two = make("one", "two")
-    client = await acp()
-    session = await new(client, portico, write_scenario, one)
+    for method in ("session/load", "session/resume"):
+        await client.request(method, session_body(session, three, one))
+        assert await reported(client, session) == [three, one] == await listed(client, session), method
+        await client.request(method, session_body(session))
+        assert await reported(client, session) == [] == await listed(client, session), method
+    await client.request("session/resume", session_body(session, one))
     for method in ("session/load", "session/resume", "session/fork"):
         for bad in ((two, "/tmp"), (two, 5), (two, one + "/missing")):
             with pytest.raises(RpcFailed, match=r"^additionalDirectories\[1\]: ") as refused:
                 await client.request(method, session_body(session, *bad))
             assert refused.value.code == -32602
     assert len((await client.request("session/list"))["sessions"]) == 1
-    # The session is still open on this connection, with its previous directories.
-    assert await reported(client, session) == [one] == await listed(client, session)
-
-
-async def test_fork_has_its_own_directories(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario, make: Make
-) -> None:
-    one, two = make("one", "two")
-    client = await acp()
-    session = await new(client, portico, write_scenario, one)
+    # The session is still open on this connection, with its previous directories; a fork has its own ones.
     fork = (await client.request("session/fork", session_body(session, two)))["sessionId"]
     bare = (await client.request("session/fork", session_body(session)))["sessionId"]
     for made, has in ((fork, [two]), (bare, []), (session, [one])):
@@ -216,31 +200,33 @@ async def test_agent_without_support_refuses_directories(acp: ConnectClient, por
     assert len((await client.request("session/list"))["sessions"]) == 1
 
 
-@pytest.mark.parametrize("supported", [True, False])
-async def test_acp_agents_own_capability_decides_about_directories(tmp_path: Path, supported: bool) -> None:
-    agent = small_agent(tmp_path)
-    agent["env"]["ACP_AGENT_FLAGS"] = "folders" if supported else ""
-    more = tmp_path / "work" / "more"
-    more.mkdir()
-    (more / "file.txt").write_text("content")
-    async with run_gateway(gateway_config(tmp_path, agents={"small": agent})) as portico:
-        client, connection = connect(portico.gateway, "small")
-        # The first client already gets the capability that the agent declares.
-        can = (await client.initialize())["agentCapabilities"]["sessionCapabilities"]
-        assert ("additionalDirectories" in can) is supported
-        if supported:
-            session = await client.new(additionalDirectories=[str(more)])
-            await client.prompt(session, "folders")
-            assert client.text(session) == f"new {more}"
-            await client.request("session/close", {"sessionId": session})
-            await client.request("session/resume", session_body(session, str(more)))
-            since = len(client.received)
-            await client.prompt(session, "folders")
-            assert client.text(session, since=since) == f"resume {more}"
-        else:
-            with pytest.raises(RpcFailed, match="one folder a session"):
-                await client.new(additionalDirectories=[str(more)])
-        await connection.close()
+async def test_acp_agents_own_capability_decides_about_directories(tmp_path: Path) -> None:
+    for supported in (True, False):
+        folder = tmp_path / str(supported)
+        folder.mkdir()
+        agent = small_agent(folder)
+        agent["env"]["ACP_AGENT_FLAGS"] = "folders" if supported else ""
+        more = folder / "work" / "more"
+        more.mkdir()
+        (more / "file.txt").write_text("content")
+        async with run_gateway(gateway_config(folder, agents={"small": agent})) as portico:
+            client, connection = connect(portico.gateway, "small")
+            # The first client already gets the capability that the agent declares.
+            can = (await client.initialize())["agentCapabilities"]["sessionCapabilities"]
+            assert ("additionalDirectories" in can) is supported, supported
+            if supported:
+                session = await client.new(additionalDirectories=[str(more)])
+                await client.prompt(session, "folders")
+                assert client.text(session) == f"new {more}", supported
+                await client.request("session/close", {"sessionId": session})
+                await client.request("session/resume", session_body(session, str(more)))
+                since = len(client.received)
+                await client.prompt(session, "folders")
+                assert client.text(session, since=since) == f"resume {more}", supported
+            else:
+                with pytest.raises(RpcFailed, match="one folder a session"):
+                    await client.new(additionalDirectories=[str(more)])
+            await connection.close()
 
 
 def test_directories_must_be_below_the_configured_folder(tmp_path: Path) -> None:

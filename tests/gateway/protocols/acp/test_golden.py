@@ -16,9 +16,8 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.protocols.acp.client import Client, connect, prompt
 from tests.gateway.protocols.acp.requirements import load
-from tests.gateway.protocols.acp.transports import config
+from tests.support.acp_client import Client, config, connect, prompt
 from tests.support.daemon import run_gateway
 
 GOLDEN = Path(__file__).parent / "golden"

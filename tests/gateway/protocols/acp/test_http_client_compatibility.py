@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.gateway.protocols.acp.client import load, prompt
 from tests.gateway.protocols.acp.conftest import WriteScenario, set_options
 from tests.gateway.protocols.acp.raw_connections import INITIALIZE, STREAM, rpc
+from tests.support.acp_client import load, prompt
 from tests.support.cluster import leave_out, placement
 from tests.support.daemon import KEY, RunningGateway
 from tests.support.sse import arriving
@@ -121,10 +121,10 @@ def texts(messages: list[Json]) -> list[str]:
     return [m["params"]["update"]["content"]["text"] for m in messages if "content" in m.get("params", {}).get("update", {})]
 
 
-async def test_response_is_accepted_without_a_session_header(
+async def test_permission_requests_and_their_cancellation_share_a_stream(
     connect: Any, portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
-    """The Python client sends no session header with its responses."""
+    # Response is accepted without a session header. The Python client sends no session header with its responses.
     http = await connect("script")
     session = await new(http)
     await set_options(portico.gateway, session, scenario=write_scenario(ASK))
@@ -135,12 +135,8 @@ async def test_response_is_accepted_without_a_session_header(
         outcome = {"outcome": {"outcome": "selected", "optionId": once}}
         await http.post({"jsonrpc": "2.0", "id": permission["id"], "result": outcome})
         assert (await until(stream, request_id))[-1]["result"]["stopReason"] == "end_turn"
-
-
-async def test_permission_request_and_its_cancellation_share_a_stream(
-    connect: Any, portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
-    """On another stream the cancellation could be read before the request, which would then stay open."""
+    # Permission request and its cancellation share a stream. On another stream the cancellation could be read before the
+    # request, which would then stay open.
     http = await connect("script")
     session = await new(http)
     await set_options(portico.gateway, session, scenario=write_scenario(ASK))
@@ -152,18 +148,19 @@ async def test_permission_request_and_its_cancellation_share_a_stream(
     assert [m["params"] for m in reported if m.get("method") == "$/cancel_request"] == [{"requestId": permission["id"]}]
 
 
-@pytest.mark.parametrize("method", ["session/load", "session/resume", "session/delete"])
-async def test_session_is_loaded_and_deleted_without_its_header(connect: Any, method: str) -> None:
+async def test_session_is_loaded_and_deleted_without_its_header(connect: Any) -> None:
     """The Python client sends no session header with these requests. A header with another session is refused."""
-    session = await prompted_session(await connect(), "hello")
-    http = await connect()
-    async with http.reading() as own:
-        assert "result" in (await until(own, await http.ask(method, load(session))))[-1]
-    await http.ask(method, load(session), session="another", status=400)
+    for method in ("session/load", "session/resume", "session/delete"):
+        session = await prompted_session(await connect(), "hello")
+        http = await connect()
+        async with http.reading() as own:
+            assert "result" in (await until(own, await http.ask(method, load(session))))[-1], method
+        await http.ask(method, load(session), session="another", status=400)
 
 
 async def test_session_stream_may_be_opened_before_the_session(connect: Any) -> None:
-    """The TypeScript client opens the stream first and ends its connection at a 404, even if the session does not exist."""
+    # Session stream may be opened before the session. The TypeScript client opens the stream first and ends its connection at
+    # a 404, even if the session does not exist.
     session = await prompted_session(await connect(), "hello")
     http = await connect()
     for exists, name in ((True, session), (False, "no-such-session")):
@@ -171,38 +168,31 @@ async def test_session_stream_may_be_opened_before_the_session(connect: Any) -> 
             answer = (await until(stream, await http.ask("session/load", load(name), name)))[-1]
             assert ("result" in answer) is exists
             assert exists or answer["error"]["code"] == -32002
+    # Session errors are responses and not http statuses. The TypeScript client treats 401, 403, 404 and 410 as the end of its
+    # connection.
+    for method in ("session/prompt", "session/set_mode", "session/close", "session/load", "session/resume"):
+        http = await connect()
+        params = {**load("no-such-session"), "prompt": [], "modeId": "ask"}
+        async with http.reading("no-such-session") as stream:
+            answers = await until(stream, await http.ask(method, params, "no-such-session"))
+        assert answers[-1]["error"]["code"] == -32002, method
 
 
-@pytest.mark.parametrize("method", ["session/prompt", "session/set_mode", "session/close", "session/load", "session/resume"])
-async def test_session_errors_are_responses_and_not_http_statuses(connect: Any, method: str) -> None:
-    """The TypeScript client treats 401, 403, 404 and 410 as the end of its connection."""
-    http = await connect()
-    params = {**load("no-such-session"), "prompt": [], "modeId": "ask"}
-    async with http.reading("no-such-session") as stream:
-        answers = await until(stream, await http.ask(method, params, "no-such-session"))
-    assert answers[-1]["error"]["code"] == -32002
-
-
-async def test_history_and_response_use_the_open_session_stream(connect: Any) -> None:
+async def test_history_is_sent_on_the_stream_that_the_client_reads(connect: Any) -> None:
+    # History and response use the open session stream.
     session = await prompted_session(await connect(), "hello")
     http = await connect()
     async with http.reading(session) as stream:
         answers = await until(stream, await http.ask("session/load", load(session), session))
     assert texts(answers) == ["hello", "hello"]
-
-
-async def test_session_stream_opened_after_the_request_gets_the_history(connect: Any) -> None:
-    """Two requests of one client may arrive in either order. The header announces that the client reads the session stream."""
-    session = await prompted_session(await connect(), "hello")
+    # Session stream opened after the request gets the history. Two requests of one client may arrive in either order. The
+    # header announces that the client reads the session stream.
     http = await connect()
     request_id = await http.ask("session/load", load(session), session)
     async with http.reading(session) as stream:
         assert texts(await until(stream, request_id)) == ["hello", "hello"]
-
-
-async def test_without_a_session_header_the_connection_stream_gets_the_history(connect: Any) -> None:
-    """The Python client opens the session stream at the first message of the session, in the middle of the history."""
-    session = await prompted_session(await connect(), "hello")
+    # Without a session header the connection stream gets the history. The Python client opens the session stream at the first
+    # message of the session, in the middle of the history.
     http = await connect()
     async with http.reading() as own:
         request_id = await http.ask("session/load", load(session))
@@ -212,10 +202,7 @@ async def test_without_a_session_header_the_connection_stream_gets_the_history(c
             assert answers[-1]["result"]["sessionId"] == session
             # Later messages are sent on the session stream.
             assert texts(await until(stream, await http.ask("session/prompt", prompt(session, "more"), session))) == ["more"]
-
-
-async def test_messages_after_the_response_are_kept_for_the_session_stream(connect: Any) -> None:
-    session = await prompted_session(await connect(), "hello")
+    # Messages after the response are kept for the session stream.
     http = await connect()
     async with http.reading() as own:
         answer = (await until(own, await http.ask("session/resume", load(session))))[-1]

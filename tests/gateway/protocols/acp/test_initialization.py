@@ -20,7 +20,7 @@ from gateway.protocols.acp import initialization
 from gateway.protocols.acp.client_files import MODELS
 from gateway.protocols.acp.initialization import client_features, initialize_response
 from gateway.protocols.acp.requests import Requests
-from tests.gateway.protocols.acp.client import connect
+from tests.support.acp_client import connect
 from tests.support.daemon import RunningGateway
 
 
@@ -28,9 +28,9 @@ def with_capabilities(**capabilities: Any) -> dict[str, Any]:
     return {"protocolVersion": 1, "clientCapabilities": capabilities}
 
 
-@pytest.mark.parametrize(
-    "params",
-    [
+def test_features_and_errors_are_those_of_the_schema() -> None:
+    # Features are those of the schema.
+    for params in (
         {"protocolVersion": 1},
         {"protocol_version": 1, "client_capabilities": {"fs": {"read_text_file": True}}},
         {"protocolVersion": "2024-11-05", "clientCapabilities": None},
@@ -39,21 +39,15 @@ def with_capabilities(**capabilities: Any) -> dict[str, Any]:
         with_capabilities(fs={"readTextFile": None, "writeTextFile": 1}, terminal=None, auth=7, positionEncodings=[8]),
         with_capabilities(fs=[], terminal=[], session={"compaction": {}}, elicitation=9),
         with_capabilities(fs={"_meta": 1, "writeTextFile": True}, other=1),
-    ],
-)
-def test_features_are_those_of_the_schema(params: dict[str, Any]) -> None:
-    # The schema's defaults for invalid objects are dictionaries.
-    request = InitializeRequest.model_validate(params)
-    capabilities = request.model_dump(by_alias=True, warnings=False)["clientCapabilities"] or {}
-    fs = capabilities.get("fs", {})
-    supported = {READ: fs.get("readTextFile"), WRITE: fs.get("writeTextFile")}
-    terminals = TERMINAL_METHODS if capabilities.get("terminal") else ()
-    assert client_features(params).methods == {*(method for method, flag in supported.items() if flag), *terminals}
-
-
-@pytest.mark.parametrize(
-    ("meta", "member"),
-    [
+    ):
+        request = InitializeRequest.model_validate(params)
+        capabilities = request.model_dump(by_alias=True, warnings=False)["clientCapabilities"] or {}
+        fs = capabilities.get("fs", {})
+        supported = {READ: fs.get("readTextFile"), WRITE: fs.get("writeTextFile")}
+        terminals = TERMINAL_METHODS if capabilities.get("terminal") else ()
+        assert client_features(params).methods == {*(method for method, flag in supported.items() if flag), *terminals}, params
+    # Output as that of a terminal.
+    for meta, member in (
         ({"terminal_output": True}, "terminal_output"),
         ({"terminal_output": True, "terminal_output_delta": True}, "terminal_output_delta"),
         ({"terminal_output_delta": True}, "terminal_output_delta"),
@@ -61,22 +55,16 @@ def test_features_are_those_of_the_schema(params: dict[str, Any]) -> None:
         ({"terminal_output": []}, None),
         ("text", None),
         (None, None),
-    ],
-)
-def test_output_as_that_of_a_terminal(meta: Any, member: str | None) -> None:
-    assert client_features(with_capabilities(_meta=meta)).terminal_output == member
-
-
-@pytest.mark.parametrize("params", [[], {}, {"protocolVersion": -1}, {"protocolVersion": 65536}, "text"])
-def test_errors_are_those_of_the_schema(params: Any) -> None:
-    with pytest.raises(ValidationError) as expected:
-        InitializeRequest.model_validate(params)
-    with pytest.raises(ValidationError) as error:
-        client_features(params)
-    assert error.value.errors(include_url=False) == expected.value.errors(include_url=False)
-
-
-def test_terminal_methods_are_those_that_clients_serve() -> None:
+    ):
+        assert client_features(with_capabilities(_meta=meta)).terminal_output == member, (meta, member)
+    # Errors are those of the schema.
+    for params in ([], {}, {"protocolVersion": -1}, {"protocolVersion": 65536}, "text"):
+        with pytest.raises(ValidationError) as expected:
+            InitializeRequest.model_validate(params)
+        with pytest.raises(ValidationError) as error:
+            client_features(params)
+        assert error.value.errors(include_url=False) == expected.value.errors(include_url=False), params
+    # Terminal methods are those that clients serve.
     assert frozenset(MODELS) == {READ, WRITE, *TERMINAL_METHODS}
 
 
@@ -90,9 +78,7 @@ def test_the_answer_is_complete_by_the_schema() -> None:
         assert declared.pop("systemPrompt", None) == ({"mode": {"override": {}}} if agent.info.capabilities.system else None)
         assert as_json(InitializeResponse.model_validate(answer)) == answer
         assert all(AuthMethodAgent.model_validate(method).id == initialization.LOGIN_ID for method in answer["authMethods"])
-
-
-def test_a_version_that_is_not_known_is_not_a_number() -> None:
+    # A version that is not known is not a number.
     answer = initialize_response(Agents(Settings(), environ={}).get("claude"), None)
     assert answer["agentInfo"]["version"] == "unknown"
     InitializeResponse.model_validate(answer)

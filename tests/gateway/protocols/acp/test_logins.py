@@ -21,9 +21,8 @@ from gateway.errors import ConfigError
 from gateway.protocols.acp.initialization import acp_command, client_features, initialize_response
 from gateway.protocols.acp.transport.bridge import endpoint
 from gateway.protocols.acp.transport.messages import PARSE_ERROR
-from tests.gateway.protocols.acp.client import RpcFailed, connect
 from tests.gateway.protocols.acp.conftest import ConnectClient
-from tests.gateway.protocols.acp.transports import on_stdio, on_websocket
+from tests.support.acp_client import RpcFailed, connect, on_stdio, on_websocket
 from tests.support.daemon import KEY, gateway_config, run_gateway
 from tests.support.named_keys import add_key
 
@@ -115,32 +114,38 @@ async def test_session_is_refused_without_a_login_until_there_is_one(tmp_path: P
         await connection.close()
 
 
-@pytest.mark.parametrize(
-    ("agent", "expected"),
-    [("claude", ["claude-login", "console-login"]), ("codex", ["codex-login"]), ("gemini", ["gemini-login"])],
-)
-def test_terminal_methods_are_only_for_clients_that_declare_them(agent: str, expected: list[str]) -> None:
-    assert [method["id"] for method in methods(agent)] == ["login"]
-    assert [method["id"] for method in methods(agent, auth={"terminal": False}, _meta={"terminal-auth": "no"})] == ["login"]
-    assert [method["id"] for method in methods(agent, auth=1, _meta=2)] == ["login"]
-    # A client that has not started the agent cannot start it in a terminal.
-    assert [method["id"] for method in methods(agent, None, auth={"terminal": True})] == ["login"]
-    found = methods(agent, auth={"terminal": True})
-    assert [method["id"] for method in found] == [*expected, "login"]
-    assert found[0]["type"] == "terminal" and found[0]["args"] == [f"--login={expected[0]}"] and "_meta" not in found[0]
-    assert "type" not in found[-1]
-
-
-def test_terminal_command_in_meta() -> None:
+def test_terminal_methods_are_only_for_clients_that_declare_them() -> None:
+    for agent, expected in (
+        ("claude", ["claude-login", "console-login"]),
+        ("codex", ["codex-login"]),
+        ("gemini", ["gemini-login"]),
+    ):
+        assert [method["id"] for method in methods(agent)] == ["login"], (agent, expected)
+        assert [method["id"] for method in methods(agent, auth={"terminal": False}, _meta={"terminal-auth": "no"})] == [
+            "login"
+        ], (agent, expected)
+        assert [method["id"] for method in methods(agent, auth=1, _meta=2)] == ["login"], (agent, expected)
+        # A client that has not started the agent cannot start it in a terminal.
+        assert [method["id"] for method in methods(agent, None, auth={"terminal": True})] == ["login"], (agent, expected)
+        found = methods(agent, auth={"terminal": True})
+        assert [method["id"] for method in found] == [*expected, "login"], (agent, expected)
+        assert found[0]["type"] == "terminal" and found[0]["args"] == [f"--login={expected[0]}"] and "_meta" not in found[0], (
+            agent,
+            expected,
+        )
+        assert "type" not in found[-1], (agent, expected)
+    # Terminal command in meta.
     first = methods("codex", ("portico", "acp", "codex"), _meta={"terminal-auth": True})[0]
     assert first["description"] == "Run `codex login` in a terminal."
     assert first["_meta"] == {
         "terminal-auth": {"command": "portico", "args": ["acp", "codex", "--login=codex-login"], "label": "Codex login"}
     }
-
-
-def test_agent_without_a_program_has_no_login() -> None:
+    # Agent without a program has no login.
     assert methods("echo", auth={"terminal": True}) == []
+    # Address of the bridge.
+    assert endpoint("127.0.0.1:7700", "claude", terminal_login=True) == "ws://127.0.0.1:7700/acp/claude?terminal_login=on"
+    assert endpoint("127.0.0.1:7700", "claude", "off") == "ws://127.0.0.1:7700/acp/claude?slash_commands=off"
+    assert endpoint("127.0.0.1:7700", "claude") == "ws://127.0.0.1:7700/acp/claude"
 
 
 @pytest.mark.parametrize(
@@ -154,12 +159,6 @@ async def test_terminal_methods_over_a_websocket(tmp_path: Path, agent: str, nam
         async with on_websocket(portico.url, agent, key) as client:
             answer = await client.initialize(auth={"terminal": True})
     assert len(answer["authMethods"]) == count
-
-
-def test_address_of_the_bridge() -> None:
-    assert endpoint("127.0.0.1:7700", "claude", terminal_login=True) == "ws://127.0.0.1:7700/acp/claude?terminal_login=on"
-    assert endpoint("127.0.0.1:7700", "claude", "off") == "ws://127.0.0.1:7700/acp/claude?slash_commands=off"
-    assert endpoint("127.0.0.1:7700", "claude") == "ws://127.0.0.1:7700/acp/claude"
 
 
 # -- the command ---------------------------------------------------------------------------------------------------------------
@@ -197,24 +196,19 @@ async def test_login_command_runs_no_module_of_the_project(tmp_path: Path) -> No
     assert (process.returncode, "there is no agent 'missing'" in err.decode()) == (1, True)
 
 
-@pytest.mark.parametrize(
-    ("agent", "method", "daemon", "reason"),
-    [
+def test_login_that_cannot_be_started(tmp_path: Path, executed: list[Any]) -> None:
+    for agent, method, daemon, reason in (
         ("nobody", "", None, "there is no agent"),
         ("echo", "", None, "has no login that can be started"),
         ("claude", "no-such", None, "choose one of claude-login, console-login"),
         ("missing", "", None, "does not exist; install it"),
         ("claude", "", "http://gateway.lan:7700", "on another machine"),
-    ],
-)
-def test_login_that_cannot_be_started(
-    tmp_path: Path, executed: list[Any], agent: str, method: str, daemon: str | None, reason: str
-) -> None:
-    claude = {"driver": "claude", "program": str(fake_claude(tmp_path))}
-    settings = parse({"agents": {"claude": claude, "missing": {"driver": "claude", "program": "/no/such"}}})
-    with pytest.raises(ConfigError, match=reason):
-        run_login(settings, agent, method, daemon)
-    assert not executed
+    ):
+        claude = {"driver": "claude", "program": str(fake_claude(tmp_path))}
+        settings = parse({"agents": {"claude": claude, "missing": {"driver": "claude", "program": "/no/such"}}})
+        with pytest.raises(ConfigError, match=reason):
+            run_login(settings, agent, method, daemon)
+        assert not executed, (agent, method)
 
 
 # -- standard error ------------------------------------------------------------------------------------------------------------

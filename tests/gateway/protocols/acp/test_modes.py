@@ -19,7 +19,7 @@ from gateway.protocols.acp.permission_options import answer_of, options
 from gateway.protocols.acp.questions import answered, chosen_label, form, options_of, questions_of, reply_to_form
 from gateway.sessions.permission_choices import choices_of, with_choices
 from gateway.sessions.settings import SessionSettings
-from tests.gateway.protocols.acp.client import Client, RpcFailed, check, connect
+from tests.support.acp_client import Client, RpcFailed, check, connect
 from tests.support.daemon import RunningGateway, gateway_config, run_gateway
 from tests.support.requests import get_session
 from tests.support.waiting import wait_until
@@ -135,7 +135,8 @@ EXIT_PLAN = AwaitedCall(id="c", wants="permission", choices=PLAN)
 ENABLED = SessionSettings(tools=(ToolGrant("Bash"),))
 
 
-def test_choices_of_the_cli_come_before_the_whole_tool() -> None:
+def test_choices_about_a_call() -> None:
+    # Choices of the cli come before the whole tool.
     ids = [option.option_id for option in options(choices_of(BASH, "Bash", ENABLED))]
     assert ids == ["allow_once", "rule:0", "folder:1", "allow_always", "reject_once", "reject_always"]
     assert [choice.id for choice in choices_of(BASH, "Other", ENABLED)] == ids[:-1]
@@ -176,14 +177,7 @@ def test_questions_are_a_form() -> None:
     assert properties["question_0"]["oneOf"][0] == {"const": "Red", "title": "Red", "description": "warm"}
     assert properties["question_1"]["items"]["anyOf"][1]["const"] == "M"
     assert form("sess", "c", questions[:1])["message"] == "Color?"
-
-
-def answers_of(**content: Any) -> Any:
-    reply = reply_to_form("c", questions_of(ASKED), {"action": "accept", "content": content})
-    return json.loads(str(reply.content))["answers"] if isinstance(reply, ToolReply) else reply
-
-
-def test_answers_of_a_form() -> None:
+    # Answers of a form.
     assert answers_of(question_0="Red", question_1=["S", "M"], question_2="x") == {
         "Color?": "Red", "Sizes?": ["S", "M"], "Name?": "x",
     }  # fmt: skip
@@ -193,9 +187,7 @@ def test_answers_of_a_form() -> None:
     declined = PermissionReply("c", "deny", "the user did not answer")
     assert answers_of() == answers_of(question_0="") == declined
     assert reply_to_form("c", questions_of(ASKED), {"action": "cancel"}) == declined
-
-
-def test_questions_are_permission_requests_for_clients_without_forms() -> None:
+    # Questions are permission requests for clients without forms.
     question = questions_of(ASKED)[0]
     assert [(option.option_id, option.name, option.kind) for option in options_of(question)] == [
         ("answer:0", "Red: warm", "allow_once"),
@@ -204,11 +196,14 @@ def test_questions_are_permission_requests_for_clients_without_forms() -> None:
     ]
     assert (chosen_label(question, "answer:1"), chosen_label(question, "skip")) == ("Blue", None)
     assert answered("c", {}) == PermissionReply("c", "deny", "the user did not answer")
+    # Input without questions.
+    for given in (None, {}, {"questions": "x"}, {"questions": [1]}):
+        assert questions_of(given) == [], given
 
 
-@pytest.mark.parametrize("given", [None, {}, {"questions": "x"}, {"questions": [1]}])
-def test_input_without_questions(given: Any) -> None:
-    assert questions_of(given) == []
+def answers_of(**content: Any) -> Any:
+    reply = reply_to_form("c", questions_of(ASKED), {"action": "accept", "content": content})
+    return json.loads(str(reply.content))["answers"] if isinstance(reply, ToolReply) else reply
 
 
 async def test_mode_that_the_cli_changes_is_sent_and_stored(start: Start, tmp_path: Path) -> None:

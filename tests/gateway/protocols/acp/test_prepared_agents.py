@@ -19,7 +19,7 @@ from gateway.protocols.acp.requests import Requests
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.session import Session
 from tests.gateway.cli.test_acp import small_agent
-from tests.gateway.protocols.acp.client import Client, RpcFailed, connect, load, prompt
+from tests.support.acp_client import Client, RpcFailed, connect, load, prompt
 from tests.support.cluster import leave_out, placement
 from tests.support.daemon import RunningGateway, gateway_config, run_gateway
 from tests.support.requests import is_alive, read_pid
@@ -139,21 +139,21 @@ async def test_first_sessions_that_are_refused_and_concurrent_ones_do_not_stop_t
         await served.close()
 
 
-@pytest.mark.parametrize("method", ["session/load", "session/resume", "session/fork"])
-async def test_agent_of_a_session_that_is_opened_again_is_started_with_its_history(tmp_path: Path, method: str) -> None:
+async def test_agent_of_a_session_that_is_opened_again_is_started_with_its_history(tmp_path: Path) -> None:
     async with serving(tmp_path) as portico:
-        async with client_of(portico) as client:
-            session = await client.new()
-            await client.prompt(session, "one")
-            await client.request("session/close", {"sessionId": session})
-        async with client_of(portico) as client:
-            assert await processes(portico) == []
-            session = (await client.request(method, load(session))).get("sessionId", session)
-            agent = await ready(portico, session)
-            before = len(client.received)
-            await client.prompt(session, "two")
-            assert client.text(session, since=before) == '["one"]'
-            assert (await found(portico, session)).live is agent
+        for method in ("session/load", "session/resume", "session/fork"):
+            async with client_of(portico) as client:
+                session = await client.new()
+                await client.prompt(session, "one")
+                await client.request("session/close", {"sessionId": session})
+                assert (await found(portico, session)).live is None, method
+            async with client_of(portico) as client:
+                session = (await client.request(method, load(session))).get("sessionId", session)
+                agent = await ready(portico, session)
+                before = len(client.received)
+                await client.prompt(session, "two")
+                assert client.text(session, since=before) == '["one"]', method
+                assert (await found(portico, session)).live is agent, method
 
 
 async def test_prompt_waits_for_the_agent_that_is_being_started(tmp_path: Path) -> None:
@@ -210,15 +210,15 @@ async def test_settings_that_another_client_changes_while_the_agent_starts_count
         assert is_alive(second) and len(await processes(portico)) == 1
 
 
-@pytest.mark.parametrize("method", ["session/close", "session/delete"])
-async def test_agent_that_is_being_started_ends_with_its_session(tmp_path: Path, method: str) -> None:
+async def test_agent_that_is_being_started_ends_with_its_session(tmp_path: Path) -> None:
     async with serving(tmp_path, start=SLOW_START) as portico, client_of(portico) as client:
-        session = await client.new()
-        pid = await started(tmp_path)
-        await client.request(method, {"sessionId": session})
-        await wait_until(lambda: not is_alive(pid), 5.0)
-        assert await processes(portico) == []
-        assert portico.gateway.sessions.held == []
+        for method in ("session/close", "session/delete"):
+            session = await client.new()
+            pid = await started(tmp_path)
+            await client.request(method, {"sessionId": session})
+            await wait_until(lambda pid=pid: not is_alive(pid))
+            assert await processes(portico) == [], method
+            assert portico.gateway.sessions.held == [], method
 
 
 async def test_shutdown_ends_an_agent_that_is_being_started(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -304,7 +304,7 @@ async def test_agent_that_is_being_started_makes_way_for_a_prompt(tmp_path: Path
         pid = await started(tmp_path)
         async with client_of(portico, "echo") as other:
             assert (await other.prompt(await other.new(), "one"))["stopReason"] == "end_turn"
-        await wait_until(lambda: not is_alive(pid), 5.0)
+        await wait_until(lambda: not is_alive(pid))
 
 
 async def test_commands_are_announced_before_the_first_prompt(tmp_path: Path) -> None:

@@ -10,26 +10,20 @@ import pytest
 
 from gateway.protocols.acp import permission_requests
 from gateway.security.authentication import ADMINISTRATOR
-from tests.gateway.protocols.acp.client import RpcFailed, connect, prompt
-from tests.gateway.protocols.acp.conftest import ConnectClient, WriteScenario, scripted_session
+from tests.gateway.protocols.acp.conftest import ConnectClient, Scripted, WriteScenario, scripted_session
+from tests.support.acp_client import RpcFailed, connect, prompt
 from tests.support.daemon import RunningGateway, gateway_config, run_gateway
 
 
-async def test_echo_returns_the_prompt(acp: ConnectClient) -> None:
+async def test_updates_and_response_of_a_prompt(acp: ConnectClient, scripted: Scripted) -> None:
+    # Echo returns the prompt.
     client = await acp("echo")
     session = await client.new()
     assert await client.prompt(session, "repeat this") == {"stopReason": "end_turn"}
     assert client.text(session) == "repeat this"
-
-
-async def test_text_thinking_and_usage_are_sent(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
-    client = await acp()
+    # Text thinking and usage are sent.
     usage = {"input_tokens": 120, "output_tokens": 18, "cache_read": 100, "cache_write": 3}
-    session = await scripted_session(
-        client, portico.gateway, write_scenario([{"thinking": "let me see"}, {"text": "Hello."}, {"usage": usage}])
-    )
+    client, session = await scripted([{"thinking": "let me see"}, {"text": "Hello."}, {"usage": usage}])
     answer = await client.prompt(session, "hi")
     assert answer == {
         "stopReason": "end_turn",
@@ -43,39 +37,31 @@ async def test_text_thinking_and_usage_are_sent(
     assert len(set(ids.values())) == 2
     assert client.updates()[-1]["sessionUpdate"] == "session_info_update"
     assert client.updates()[-1]["title"] == "hi"
-
-
-async def test_context_use_is_sent_as_usage_update(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
-    client = await acp()
-    session = await scripted_session(
-        client, portico.gateway, write_scenario([{"line": '{"kind": "context_use", "used": 1200, "size": 200000}'}])
-    )
+    # Context use is sent as usage update.
+    client, session = await scripted([{"line": '{"kind": "context_use", "used": 1200, "size": 200000}'}])
     await client.prompt(session)
     assert client.updates()[0] == {"sessionUpdate": "usage_update", "used": 1200, "size": 200000}
-
-
-async def test_cost_is_that_of_the_session_and_reasoning_is_in_the_answer(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
-    client = await acp()
+    # Cost is that of the session and reasoning is in the answer.
     steps: list[dict[str, Any]] = [
         {"line": '{"kind": "context_use", "used": 12, "size": 200}'},
         {"usage": {"output_tokens": 5, "reasoning_tokens": 3, "cost_usd": 0.25}},
     ]
-    session = await scripted_session(client, portico.gateway, write_scenario(steps))
+    client, session = await scripted(steps)
     for number in (1, 2):
         assert (await client.prompt(session))["usage"]["thoughtTokens"] == 3
         costs = [update["cost"] for update in client.updates() if "cost" in update]
         assert costs[-1] == {"amount": 0.25 * number, "currency": "USD"}
     assert len(costs) == 2
+    # Stop reason of the agent is returned.
+    for step, reason in (({"stop": "max_tokens"}, "max_tokens"), ({"stop": "refusal"}, "refusal"), ({"text": "."}, "end_turn")):
+        client, session = await scripted([step])
+        assert (await client.prompt(session))["stopReason"] == reason, (step, reason)
 
 
-async def test_allowed_tool_call_runs(acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario) -> None:
-    client = await acp()
+async def test_allowed_and_rejected_tool_calls(scripted: Scripted, portico: RunningGateway) -> None:
+    # Allowed tool call runs.
     call = {"name": "write_note", "id": "n1", "input": {"path": "a.md", "text": "A"}, "result": "written"}
-    session = await scripted_session(client, portico.gateway, write_scenario([{"tool_call": call}, {"text": "{last_result}"}]))
+    client, session = await scripted([{"tool_call": call}, {"text": "{last_result}"}])
     answer = await client.begin("session/prompt", prompt(session, "go"))
     question = await client.next_permission_request()
     asked = question["params"]
@@ -89,30 +75,20 @@ async def test_allowed_tool_call_runs(acp: ConnectClient, portico: RunningGatewa
     states = [(u["sessionUpdate"], u["status"]) for u in client.updates() if "toolCallId" in u]
     assert states == [("tool_call", "pending"), ("tool_call_update", "completed")]
     assert client.text() == "written"
-
-
-@pytest.mark.parametrize("option", ["reject_once", "reject_always", "no such option"])
-async def test_rejected_tool_call_fails(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario, option: str
-) -> None:
-    client = await acp()
-    call = {"name": "shell", "input": {"command": "rm x"}, "write_file": {"path": "ran", "text": ""}}
-    session = await scripted_session(client, portico.gateway, write_scenario([{"tool_call": call}, {"text": "{last_result}"}]))
-    client.choose = lambda params: option
-    assert (await client.prompt(session, "go"))["stopReason"] == "end_turn"
-    assert [u["status"] for u in client.updates() if u["sessionUpdate"] == "tool_call_update"] == ["failed"]
-    assert "denied" in client.text()
-    found = await portico.gateway.sessions.get(ADMINISTRATOR, session)
-    names = {grant.name for grant in found.config.tools or ()}
-    assert ("shell" in names) == (option != "reject_always")
-
-
-async def test_allow_always_sets_trust_of_the_tool_in_the_session(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
-    client = await acp()
+    # Rejected tool call fails.
+    for option in ("reject_once", "reject_always", "no such option"):
+        call = {"name": "shell", "input": {"command": "rm x"}, "write_file": {"path": "ran", "text": ""}}
+        client, session = await scripted([{"tool_call": call}, {"text": "{last_result}"}])
+        client.choose = lambda params, option=option: option  # type: ignore[misc]
+        assert (await client.prompt(session, "go"))["stopReason"] == "end_turn", option
+        assert [u["status"] for u in client.updates() if u["sessionUpdate"] == "tool_call_update"] == ["failed"], option
+        assert "denied" in client.text(), option
+        found = await portico.gateway.sessions.get(ADMINISTRATOR, session)
+        names = {grant.name for grant in found.config.tools or ()}
+        assert ("shell" in names) == (option != "reject_always"), option
+    # Allow always sets trust of the tool in the session.
     steps = [{"tool_call": {"name": "shell", "input": {"command": f"c{n}"}}} for n in range(3)]
-    session = await scripted_session(client, portico.gateway, write_scenario([*steps, {"text": "done"}]))
+    client, session = await scripted([*steps, {"text": "done"}])
     questions: list[Any] = []
     client.choose = lambda params: questions.append(params) or "allow_always"  # type: ignore[func-returns-value]
     await client.prompt(session, "one")
@@ -124,13 +100,10 @@ async def test_allow_always_sets_trust_of_the_tool_in_the_session(
     }  # fmt: skip
 
 
-async def test_trust_does_not_answer_an_explicit_permission_request(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
+async def test_trust_does_not_answer_an_explicit_permission_request(scripted: Scripted) -> None:
     """codex asks so about a patch outside of its folders. `allow_always` does not answer the next such request either."""
-    client = await acp()
     step = {"tool_call": {"name": "shell", "ask": True, "result": "ran"}}
-    session = await scripted_session(client, portico.gateway, write_scenario([step, {"text": "{last_result}"}]))
+    client, session = await scripted([step, {"text": "{last_result}"}])
     await client.request("session/set_mode", {"sessionId": session, "modeId": "auto"})
     for choice, n in (("allow_always", 1), ("reject_once", 2)):
         client.choose = lambda params, choice=choice: choice  # type: ignore[misc]
@@ -155,9 +128,9 @@ async def test_trust_does_not_override_a_policy_rule_that_asks(tmp_path: Path, w
         await connection.close()
 
 
-async def test_cancel_while_text_is_sent(acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario) -> None:
-    client = await acp()
-    session = await scripted_session(client, portico.gateway, write_scenario([{"text": "One moment."}, {"hang": True}]))
+async def test_cancelled_prompts(scripted: Scripted) -> None:
+    # Cancel while text is sent.
+    client, session = await scripted([{"text": "One moment."}, {"hang": True}])
     answer = await client.begin("session/prompt", prompt(session, "go"))
     await client.until(lambda _: client.text() == "One moment.")
     await client.notify("session/cancel", {"sessionId": session})
@@ -169,83 +142,49 @@ async def test_cancel_while_text_is_sent(acp: ConnectClient, portico: RunningGat
     await client.until(lambda _: client.text(since=before) == "One moment.")
     await client.notify("session/cancel", {"sessionId": session})
     assert (await again)["stopReason"] == "cancelled"
-
-
-async def test_cancel_while_a_permission_is_pending(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
-    client = await acp()
-    session = await scripted_session(client, portico.gateway, write_scenario([{"tool_call": {"name": "shell"}}]))
+    # Cancel while a permission is pending.
+    client, session = await scripted([{"tool_call": {"name": "shell"}}])
     answer = await client.begin("session/prompt", prompt(session, "go"))
     question = await client.next_permission_request()
     await client.notify("session/cancel", {"sessionId": session})
     await client.answer(question, None)
     assert (await answer)["stopReason"] == "cancelled"
     assert client.received[-1].get("result", {}).get("stopReason") == "cancelled"
-
-
-async def test_cancel_right_after_the_prompt(acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario) -> None:
-    client = await acp()
-    session = await scripted_session(client, portico.gateway, write_scenario([{"hang": True}]))
+    # Cancel right after the prompt.
+    client, session = await scripted([{"hang": True}])
     answer = await client.begin("session/prompt", prompt(session, "go"))
     await client.notify("session/cancel", {"sessionId": session})
     assert (await answer)["stopReason"] == "cancelled"
-
-
-async def test_cancel_request_notification_cancels_the_prompt(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
-    client = await acp()
-    session = await scripted_session(client, portico.gateway, write_scenario([{"hang": True}]))
+    # Cancel request notification cancels the prompt.
+    client, session = await scripted([{"hang": True}])
     answer = await client.begin("session/prompt", prompt(session, "go"), request_id="the prompt")
     await client.notify("$/cancel_request", {"requestId": "the prompt"})
     assert (await answer)["stopReason"] == "cancelled"
 
 
-@pytest.mark.parametrize(
-    ("step", "reason"), [({"stop": "max_tokens"}, "max_tokens"), ({"stop": "refusal"}, "refusal"), ({"text": "."}, "end_turn")]
-)
-async def test_stop_reason_of_the_agent_is_returned(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario, step: Any, reason: str
-) -> None:
-    client = await acp()
-    session = await scripted_session(client, portico.gateway, write_scenario([step]))
-    assert (await client.prompt(session))["stopReason"] == reason
-
-
-async def test_failed_turn_is_answered_with_an_error(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
-    client = await acp()
+async def test_failed_turns_are_answered_with_an_error(scripted: Scripted) -> None:
+    # Failed turn is answered with an error.
     steps = [{"stop": {"reason": "error", "message": "429:\nthe model is overloaded"}}]
-    session = await scripted_session(client, portico.gateway, write_scenario(steps))
+    client, session = await scripted(steps)
     with pytest.raises(RpcFailed, match="429: the model is overloaded") as failed:
         await client.prompt(session)
     assert failed.value.code == -32603
-
-
-async def test_session_accepts_prompts_after_a_crash(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
-    client = await acp()
+    # Session accepts prompts after a crash.
     turns = ({"when": "crash", "steps": [{"exit": {"signal": "SIGKILL"}}]}, [{"text": "back"}])
-    session = await scripted_session(client, portico.gateway, write_scenario(*turns))
+    client, session = await scripted(*turns)
     with pytest.raises(RpcFailed, match="ended in the middle"):
         await client.prompt(session, "crash")
     assert (await client.prompt(session, "again"))["stopReason"] == "end_turn"
     assert client.text() == "back"
 
 
-async def test_call_whose_answer_cannot_be_read_is_denied(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_call_whose_answer_cannot_be_read_is_denied(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise KeyError("outcome")
 
     monkeypatch.setattr(permission_requests, "answer_of", fail)
-    client = await acp()
-    client.choose = lambda params: "allow_once"
     call = {"name": "shell", "input": {"command": "rm x"}}
-    session = await scripted_session(client, portico.gateway, write_scenario([{"tool_call": call}, {"text": "{last_result}"}]))
+    client, session = await scripted([{"tool_call": call}, {"text": "{last_result}"}])
+    client.choose = lambda params: "allow_once"
     assert (await asyncio.wait_for(client.prompt(session, "go"), 30))["stopReason"] == "end_turn"
     assert "denied" in client.text()

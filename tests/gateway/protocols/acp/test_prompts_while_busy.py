@@ -13,8 +13,8 @@ from gateway.app import Gateway
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.message_queue import MAX_QUEUED
 from gateway.sessions.session import Session, Submission
-from tests.gateway.protocols.acp.client import Client, RpcFailed, connect, kinds, load, prompt
-from tests.gateway.protocols.acp.conftest import ConnectClient, WriteScenario, scripted_session
+from tests.gateway.protocols.acp.conftest import ConnectClient, Scripted, WriteScenario, scripted_session
+from tests.support.acp_client import Client, RpcFailed, connect, kinds, load, prompt
 from tests.support.daemon import RunningGateway
 from tests.support.requests import get_session, send_turn
 from tests.support.waiting import wait_until
@@ -57,9 +57,10 @@ async def user_texts(gateway: Gateway, session: str) -> list[Any]:
     return [message.content async for message in found.history.messages() if isinstance(message, UserMessage)]
 
 
-async def test_prompts_during_a_run_are_held_and_run_in_order(
+async def test_prompts_during_a_run_are_held(
     acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario, release: Callable[[], None]
 ) -> None:
+    # Prompts during a run are held and run in order.
     client = await acp()
     session, first = await busy_session(client, portico.gateway, write_scenario)
     others = [await client.begin("session/prompt", prompt(session, text)) for text in ("second", "third")]
@@ -76,11 +77,8 @@ async def test_prompts_during_a_run_are_held_and_run_in_order(
     assert [client.text(session, since=n) for n in answers] == ["[second][third]", "[third]", ""]
 
 
-async def test_prompt_is_held_while_a_permission_is_pending(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
-    client = await acp()
-    session = await scripted_session(client, portico.gateway, write_scenario(*TURNS))
+async def test_prompt_is_held_while_a_permission_is_pending(scripted: Scripted, portico: RunningGateway) -> None:
+    client, session = await scripted(*TURNS)
     first = await client.begin("session/prompt", prompt(session, "asks"))
     question = await client.next_permission_request()
     second = await client.begin("session/prompt", prompt(session, "second"))
@@ -110,10 +108,9 @@ async def test_prompts_of_two_clients_are_held_and_sent_to_both(
 
 
 async def test_prompt_is_held_during_a_run_of_another_protocol(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario, release: Callable[[], None]
+    scripted: Scripted, portico: RunningGateway, release: Callable[[], None]
 ) -> None:
-    client = await acp()
-    session = await scripted_session(client, portico.gateway, write_scenario(*TURNS))
+    client, session = await scripted(*TURNS)
     over_aap = asyncio.create_task(send_turn(portico.client, session, "first"))
     await client.until(lambda _: client.text() == "1")
     held = await client.begin("session/prompt", prompt(session, "second"))
@@ -290,10 +287,9 @@ async def test_steering_message_is_sent_to_the_run_at_work(
 
 @pytest.mark.parametrize("waits", [False, True])
 async def test_steering_message_without_a_run_at_work(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario, release: Callable[[], None], waits: bool
+    scripted: Scripted, portico: RunningGateway, release: Callable[[], None], waits: bool
 ) -> None:
-    client = await acp()
-    session = await scripted_session(client, portico.gateway, write_scenario(*STEERED))
+    client, session = await scripted(*STEERED)
     if waits:
         first = await client.begin("session/prompt", prompt(session, "asks"))
         question = await client.next_permission_request()

@@ -18,8 +18,8 @@ from gateway.runs.answer_format import FormattedAgent
 from gateway.runs.run import LIMIT_MARGIN, MAX_LIMIT_WAIT
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.session import Submission
-from tests.gateway.protocols.acp.client import RpcFailed
-from tests.gateway.protocols.acp.conftest import ConnectClient, WriteScenario, scripted_session
+from tests.gateway.protocols.acp.conftest import Scripted
+from tests.support.acp_client import RpcFailed
 from tests.support.daemon import RunningGateway
 from tests.support.manual_clock import ManualClock
 
@@ -47,39 +47,35 @@ def waiting(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(settings.__dict__, "on_rate_limit", "wait")
 
 
-async def test_run_fails_by_default_and_names_the_time(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
-    client = await acp()
-    session = await scripted_session(client, portico.gateway, write_scenario(limited(time.time())))
+async def test_runs_that_a_limit_fails(scripted: Scripted) -> None:
+    # Run fails by default and names the time.
+    client, session = await scripted(limited(time.time()))
     with pytest.raises(RpcFailed, match="resets at 2100-01-01"):
         await client.prompt(session)
     assert limits_of(client) == [{"status": "rejected", "limit": "five_hour"}]
 
 
 @pytest.mark.usefixtures("waiting")
-@pytest.mark.parametrize("seconds", [-1, 3600])
-async def test_run_goes_on_when_the_limit_has_been_reset(
-    acp: ConnectClient, portico: RunningGateway, clock: ManualClock, write_scenario: WriteScenario, seconds: float
-) -> None:
-    client = await acp()
-    turns = [{"steps": limited(clock.time() + seconds)}, {"steps": [{"text": "Done."}]}]
-    session = await scripted_session(client, portico.gateway, write_scenario(*turns))
-    prompting = asyncio.create_task(client.prompt(session))
-    await clock.expire(max(seconds, 0) + LIMIT_MARGIN)
-    assert (await prompting)["stopReason"] == "end_turn"
-    assert client.text() == "Done."
-    assert limits_of(client) == [{"status": "rejected", "limit": "five_hour"}, {"status": "rejected", "waiting": True}]
+async def test_run_goes_on_when_the_limit_has_been_reset(scripted: Scripted, clock: ManualClock) -> None:
+    for seconds in (-1, 3600):
+        turns = [{"steps": limited(clock.time() + seconds)}, {"steps": [{"text": "Done."}]}]
+        client, session = await scripted(*turns)
+        prompting = asyncio.create_task(client.prompt(session))
+        await clock.expire(max(seconds, 0) + LIMIT_MARGIN)
+        assert (await prompting)["stopReason"] == "end_turn", seconds
+        assert client.text() == "Done.", seconds
+        assert limits_of(client) == [{"status": "rejected", "limit": "five_hour"}, {"status": "rejected", "waiting": True}], (
+            seconds
+        )
 
 
 @pytest.mark.usefixtures("waiting")
 async def test_run_waits_whether_or_not_the_error_and_the_end_of_the_turn_are_read_at_once(
-    acp: ConnectClient, portico: RunningGateway, clock: ManualClock, write_scenario: WriteScenario
+    scripted: Scripted, clock: ManualClock
 ) -> None:
-    client = await acp()
     rate_limit, error, stop = limited(clock.time() - 1)
     turns = [{"steps": [rate_limit, error, {"delay": 0.1}, stop]}, {"steps": [{"text": "Done."}]}]
-    session = await scripted_session(client, portico.gateway, write_scenario(*turns))
+    client, session = await scripted(*turns)
     prompting = asyncio.create_task(client.prompt(session))
     await clock.expire(LIMIT_MARGIN)
     assert (await prompting)["stopReason"] == "end_turn"
@@ -87,12 +83,9 @@ async def test_run_waits_whether_or_not_the_error_and_the_end_of_the_turn_are_re
 
 
 @pytest.mark.usefixtures("waiting")
-async def test_waiting_run_is_cancelled_and_its_agent_takes_the_next_prompt(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
-    client = await acp()
+async def test_waiting_run_is_cancelled_and_its_agent_takes_the_next_prompt(scripted: Scripted, portico: RunningGateway) -> None:
     turns = [{"steps": limited(time.time() + 3600)}, {"steps": [{"text": "Next."}]}]
-    session = await scripted_session(client, portico.gateway, write_scenario(*turns))
+    client, session = await scripted(*turns)
     answer = await client.begin("session/prompt", {"sessionId": session, "prompt": [{"type": "text", "text": "go"}]})
     await client.until(lambda _: len(limits_of(client)) == 2)
     held = await portico.gateway.sessions.get(ADMINISTRATOR, session)
@@ -105,11 +98,8 @@ async def test_waiting_run_is_cancelled_and_its_agent_takes_the_next_prompt(
 
 
 @pytest.mark.usefixtures("waiting")
-async def test_waiting_run_fails_at_once_when_its_agent_ends(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
-    client = await acp()
-    session = await scripted_session(client, portico.gateway, write_scenario(limited(time.time() + 3600)))
+async def test_waiting_run_fails_at_once_when_its_agent_ends(scripted: Scripted, portico: RunningGateway) -> None:
+    client, session = await scripted(limited(time.time() + 3600))
     answer = await client.begin("session/prompt", {"sessionId": session, "prompt": [{"type": "text", "text": "go"}]})
     await client.until(lambda _: len(limits_of(client)) == 2)
     run = (await portico.gateway.sessions.get(ADMINISTRATOR, session)).run
@@ -120,9 +110,8 @@ async def test_waiting_run_fails_at_once_when_its_agent_ends(
 
 
 @pytest.mark.usefixtures("waiting")
-async def test_waiting_run_takes_no_messages(acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario) -> None:
-    client = await acp()
-    session = await scripted_session(client, portico.gateway, write_scenario(limited(time.time() + 3600)))
+async def test_waiting_run_takes_no_messages(scripted: Scripted, portico: RunningGateway) -> None:
+    client, session = await scripted(limited(time.time() + 3600))
     answer = await client.begin("session/prompt", {"sessionId": session, "prompt": [{"type": "text", "text": "go"}]})
     await client.until(lambda _: len(limits_of(client)) == 2)
     found = await portico.gateway.sessions.get(ADMINISTRATOR, session)
@@ -134,11 +123,8 @@ async def test_waiting_run_takes_no_messages(acp: ConnectClient, portico: Runnin
 
 
 @pytest.mark.usefixtures("waiting")
-async def test_limit_that_resets_too_late_fails_the_run(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
-    client = await acp()
+async def test_limit_that_resets_too_late_fails_the_run(scripted: Scripted) -> None:
     late = time.time() + MAX_LIMIT_WAIT + 60
-    session = await scripted_session(client, portico.gateway, write_scenario(limited(late)))
+    client, session = await scripted(limited(late))
     with pytest.raises(RpcFailed, match="resets at"):
         await client.prompt(session)

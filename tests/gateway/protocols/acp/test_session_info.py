@@ -14,8 +14,8 @@ from gateway.app import Gateway
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.store import SessionMetadataRecord
 from tests.gateway.cli.test_acp import small_agent
-from tests.gateway.protocols.acp.client import Client, connect, load
-from tests.gateway.protocols.acp.conftest import ConnectClient, WriteScenario, scripted_session
+from tests.gateway.protocols.acp.conftest import ConnectClient, Scripted, WriteScenario, scripted_session
+from tests.support.acp_client import Client, connect, load
 from tests.support.daemon import RunningGateway, gateway_config, run_gateway
 
 SHOUT = {"name": "shout", "description": "Repeats it louder.", "hint": "what"}
@@ -46,14 +46,11 @@ async def connected(gateway: Gateway, agent: str) -> AsyncIterator[Client]:
 
 
 async def test_commands_are_sent_when_they_change_and_when_a_session_is_loaded(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
+    scripted: Scripted, acp: ConnectClient, portico: RunningGateway
 ) -> None:
-    client = await acp()
     both = {"commands": [{"name": "hush"}, SHOUT]}
     loud = {"when": "^/shout .", "steps": [{"text": "LOUD"}]}
-    session = await scripted_session(
-        client, portico.gateway, write_scenario(loud, [{"commands": [{"name": "hush"}]}, both, both, {"text": "ok"}])
-    )
+    client, session = await scripted(loud, [{"commands": [{"name": "hush"}]}, both, both, {"text": "ok"}])
     assert command_lists(client) == []
     await client.prompt(session, "one")
     assert command_lists(client) == [[HUSH], [HUSH, SHOUT_COMMAND]]
@@ -92,12 +89,9 @@ async def test_commands_and_title_are_kept_over_a_restart(tmp_path: Path) -> Non
         assert await running.gateway.store.session_metadata.get(session) == SessionMetadataRecord()
 
 
-async def test_title_of_the_agent_replaces_the_first_prompt(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
-    client = await acp()
+async def test_title_of_the_agent_replaces_the_first_prompt(scripted: Scripted) -> None:
     turns = ([{"text": "."}], [{"title": "About {prompt}"}, {"title": "About {prompt}"}], [{"text": "."}], [{"title": ""}])
-    session = await scripted_session(client, portico.gateway, write_scenario(*turns))
+    client, session = await scripted(*turns)
     for text, reported, kept in (
         ("one", ["one"], "one"),
         ("two", ["About two", "About two"], "About two"),
@@ -137,22 +131,22 @@ async def test_commands_of_an_acp_agent_are_sent_before_the_first_prompt(tmp_pat
         assert [command["name"] for command in command_lists(client)[-1]] == ["whisper"]
 
 
-@pytest.mark.parametrize("session", [{}, {"compaction": None}, {"compaction": {}}])
 async def test_compactions_are_sent_to_a_client_that_supports_them(
-    portico: RunningGateway, write_scenario: WriteScenario, session: dict[str, Any]
+    portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
-    client, connection = connect(portico.gateway)
-    await client.initialize(session=session)
-    bare = json.dumps({"kind": "compacted"})
-    steps = [{"compact": "A summary."}, {"text": "."}, {"line": bare}]
-    session_id = await scripted_session(client, portico.gateway, write_scenario(steps))
-    await client.prompt(session_id, "go")
-    await connection.close()
-    reported = [update for update in client.updates(session_id) if update["sessionUpdate"] == "compaction_update"]
-    assert [update.get("summary") for update in reported] == (
-        [[{"type": "text", "text": "A summary."}], None] if session.get("compaction") == {} else []
-    )
-    assert len({update["compactionId"] for update in reported}) == len(reported)
+    for session in ({}, {"compaction": None}, {"compaction": {}}):
+        client, connection = connect(portico.gateway)
+        await client.initialize(session=session)
+        bare = json.dumps({"kind": "compacted"})
+        steps = [{"compact": "A summary."}, {"text": "."}, {"line": bare}]
+        session_id = await scripted_session(client, portico.gateway, write_scenario(steps))
+        await client.prompt(session_id, "go")
+        await connection.close()
+        reported = [update for update in client.updates(session_id) if update["sessionUpdate"] == "compaction_update"]
+        assert [update.get("summary") for update in reported] == (
+            [[{"type": "text", "text": "A summary."}], None] if session.get("compaction") == {} else []
+        ), session
+        assert len({update["compactionId"] for update in reported}) == len(reported), session
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.gateway.cli.test_acp import small_agent
-from tests.gateway.protocols.acp.client import RpcFailed, connect, kinds, prompt
-from tests.gateway.protocols.acp.conftest import ConnectClient, WriteScenario, scripted_session
+from tests.gateway.protocols.acp.conftest import ConnectClient, Scripted, WriteScenario
+from tests.support.acp_client import RpcFailed, connect, kinds, prompt
 from tests.support.cluster import leave_out, placement
 from tests.support.daemon import RunningGateway, gateway_config, run_gateway
 from tests.support.requests import create_session, get_session
@@ -51,26 +51,17 @@ async def test_modes_set_the_trust_of_the_tools(
     assert set((await trust()).values()) == {True}
 
 
-async def test_auto_mode_requests_no_permission(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
-    client = await acp()
-    session = await scripted_session(
-        client, portico.gateway, write_scenario([{"tool_call": {"name": "shell", "result": "ran"}}, {"text": "{last_result}"}])
-    )
+async def test_modes_decide_about_permissions(scripted: Scripted) -> None:
+    # Auto mode requests no permission.
+    client, session = await scripted([{"tool_call": {"name": "shell", "result": "ran"}}, {"text": "{last_result}"}])
     await client.request("session/set_mode", {"sessionId": session, "modeId": "auto"})
     await client.prompt(session)
     assert client.text(session) == "ran"
     assert client.permission_requests.empty()
     assert of_kind(client.updates(session), "tool_call")[0]["status"] == "in_progress"
-
-
-async def test_mode_changed_during_a_run_applies_to_later_calls(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
-    client = await acp()
+    # Mode changed during a run applies to later calls.
     steps = [{"tool_call": {"name": "shell", "id": f"c{n}"}} for n in range(2)]
-    session = await scripted_session(client, portico.gateway, write_scenario([*steps, {"text": "done"}]))
+    client, session = await scripted([*steps, {"text": "done"}])
     answer = await client.begin("session/prompt", prompt(session, "go"))
     question = await client.next_permission_request()
     await client.request("session/set_mode", {"sessionId": session, "modeId": "auto"})
@@ -80,11 +71,8 @@ async def test_mode_changed_during_a_run_applies_to_later_calls(
     assert client.permission_requests.empty()
 
 
-async def test_settings_changed_over_aap_are_sent_to_the_client(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
-    client = await acp()
-    session = await scripted_session(client, portico.gateway, write_scenario([{"text": "."}]))
+async def test_settings_changed_over_aap_are_sent_to_the_client(scripted: Scripted, portico: RunningGateway) -> None:
+    client, session = await scripted([{"text": "."}])
     tools = [{"name": "shell", "trust": True}]
     body = {"agent": {"tools": tools, "options": {"pace": "fast"}}, "messages": [{"role": "user", "content": "x"}]}
     assert (await portico.client.post(f"/session/{session}", json=body)).status_code == 200
@@ -130,7 +118,8 @@ async def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
             await connection.close()
 
 
-async def test_models_can_be_listed_and_set(small: Any) -> None:
+async def test_models_modes_and_options_of_an_acp_agent(small: Any) -> None:
+    # Models can be listed and set.
     client = await small()
     answer = await client.request("session/new", {"cwd": ".", "mcpServers": []})
     [model] = [option for option in answer["configOptions"] if option.get("category") == "model"]
@@ -150,9 +139,7 @@ async def test_models_can_be_listed_and_set(small: Any) -> None:
     for method in ("session/set_model", "session/set_mode"):
         with pytest.raises(RpcFailed, match="no-such"):
             await client.request(method, {"sessionId": answer["sessionId"], "modelId": "no-such"})
-
-
-async def test_modes_and_config_options_of_an_acp_agent_can_be_set(small: Any) -> None:
+    # Modes and config options of an acp agent can be set.
     client = await small()
     answer = await client.request("session/new", {"cwd": ".", "mcpServers": []})
     options = {option["id"]: option for option in answer["configOptions"]}
@@ -169,6 +156,11 @@ async def test_modes_and_config_options_of_an_acp_agent_can_be_set(small: Any) -
     assert {option["id"]: option["currentValue"] for option in complete}["config.loud"] == "default"
     with pytest.raises(RpcFailed, match="choose one of default, true, false"):
         await client.request("session/set_config_option", {**back, "value": "maybe"})
+    # Fork is refused where the agent cannot fork.
+    client = await small()
+    assert "fork" not in (await client.initialize())["agentCapabilities"]["sessionCapabilities"]
+    with pytest.raises(RpcFailed, match="cannot be forked"):
+        await client.request("session/fork", {"sessionId": await client.new(), "cwd": ".", "mcpServers": []})
 
 
 async def test_discovery_results_of_a_slow_program_are_sent_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,14 +189,8 @@ async def test_discovery_results_of_a_slow_program_are_sent_later(tmp_path: Path
         await connection.close()
 
 
-async def test_fork_is_refused_where_the_agent_cannot_fork(small: Any) -> None:
-    client = await small()
-    assert "fork" not in (await client.initialize())["agentCapabilities"]["sessionCapabilities"]
-    with pytest.raises(RpcFailed, match="cannot be forked"):
-        await client.request("session/fork", {"sessionId": await client.new(), "cwd": ".", "mcpServers": []})
-
-
-async def test_session_needs_the_login_of_the_cli(small: Any) -> None:
+async def test_logins(small: Any) -> None:
+    # Session needs the login of the cli.
     client = await small("locked")
     answer = await client.initialize()
     assert [method["id"] for method in answer["authMethods"]] == ["login"]
@@ -212,9 +198,7 @@ async def test_session_needs_the_login_of_the_cli(small: Any) -> None:
         with pytest.raises(RpcFailed, match="not logged in") as refused:
             await client.request(attempt, {"cwd": ".", "mcpServers": [], "methodId": "login"})
         assert refused.value.code == -32000
-
-
-async def test_logout_affects_only_its_connection(small: Any) -> None:
+    # Logout affects only its connection.
     client, other = await small(), await small()
     answer = await client.initialize()
     assert answer["agentCapabilities"]["auth"] == {"logout": {}}

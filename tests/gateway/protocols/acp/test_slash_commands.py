@@ -9,7 +9,7 @@ import pytest
 
 from gateway.errors import BadRequest
 from gateway.security.authentication import ADMINISTRATOR
-from tests.gateway.protocols.acp.client import Client, connect
+from tests.support.acp_client import Client, connect
 from tests.support.cluster import placement
 from tests.support.daemon import RunningGateway, gateway_config, run_gateway
 
@@ -54,12 +54,11 @@ async def test_option_of_a_new_session(tmp_path: Path) -> None:
             assert options.get("slash_commands") == expected, (agent, flag)
 
 
-async def test_agent_without_the_option_gets_none(portico: RunningGateway) -> None:
+async def test_invalid_flag_of_a_connection_is_refused(portico: RunningGateway) -> None:
+    # Agent without the option gets none.
     _, options = await new_session(portico, "on", "echo")
     assert "slash_commands" not in options
-
-
-async def test_invalid_flag_of_a_connection_is_refused(portico: RunningGateway) -> None:
+    # Invalid flag of a connection is refused.
     if not placement():
         with pytest.raises(BadRequest, match="slash_commands: cannot be 'maybe'"):
             connect(portico.gateway, "echo", slash_commands="maybe")

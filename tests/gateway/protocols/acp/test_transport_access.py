@@ -21,30 +21,29 @@ from tests.support.named_keys import add_key, remove_key
 UI = "http://ui.example:3000"
 
 
-@pytest.mark.parametrize(
-    ("headers", "status", "expected"),
-    [
+async def test_host_origin_and_key_are_checked_on_both_transports(portico: RunningGateway) -> None:
+    for headers, status, expected in (
         ({"Host": "evil.example"}, 403, "not 'evil.example'"),
         ({"Origin": "http://evil.example"}, 403, "origin"),
         ({"Authorization": "Bearer wrong-key"}, 401, "key"),
         ({"Authorization": ""}, 401, "key"),
-    ],
-)
-async def test_host_origin_and_key_are_checked_on_both_transports(
-    portico: RunningGateway, headers: dict[str, str], status: int, expected: str
-) -> None:
-    async with httpx.AsyncClient(headers={**BEARER, **headers}, timeout=60) as client:
-        url = f"{portico.url}/acp/echo"
-        for answer in (await client.post(url, json=INITIALIZE), await client.get(url, headers=STREAM), await client.delete(url)):
-            assert (answer.status_code, expected in answer.json()["error"]) == (status, True)
-    port = int(portico.url.rpartition(":")[2])
-    handshake_headers = {**BEARER, **headers}
-    # The host of the URL becomes the Host header; the connection goes to `host`.
-    ws_url = f"ws://{handshake_headers.pop('Host', '127.0.0.1')}:{port}/acp/echo"
-    with pytest.raises(InvalidStatus) as refused:
-        await connect(ws_url, host="127.0.0.1", port=port, additional_headers=handshake_headers, proxy=None)
-    assert refused.value.response.status_code == status
-    assert expected in json.loads(refused.value.response.body)["error"]
+    ):
+        async with httpx.AsyncClient(headers={**BEARER, **headers}, timeout=60) as client:
+            url = f"{portico.url}/acp/echo"
+            for answer in (
+                await client.post(url, json=INITIALIZE),
+                await client.get(url, headers=STREAM),
+                await client.delete(url),
+            ):
+                assert (answer.status_code, expected in answer.json()["error"]) == (status, True), (headers, status)
+        port = int(portico.url.rpartition(":")[2])
+        handshake_headers = {**BEARER, **headers}
+        # The host of the URL becomes the Host header; the connection goes to `host`.
+        ws_url = f"ws://{handshake_headers.pop('Host', '127.0.0.1')}:{port}/acp/echo"
+        with pytest.raises(InvalidStatus) as refused:
+            await connect(ws_url, host="127.0.0.1", port=port, additional_headers=handshake_headers, proxy=None)
+        assert refused.value.response.status_code == status, (headers, status)
+        assert expected in json.loads(refused.value.response.body)["error"], (headers, status)
 
 
 async def test_page_of_an_allowed_origin_may_use_both_transports(tmp_path: Path) -> None:

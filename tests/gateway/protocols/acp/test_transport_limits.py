@@ -25,32 +25,28 @@ from tests.support.waiting import wait_until
 DEEP = "[" * 100_000 + "]" * 100_000
 
 
-@pytest.mark.parametrize("text", ["{nonsense", DEEP, '{"a": NaN}', '{"a": Infinity}', '"\\ud800"', "\x00"])
-async def test_invalid_json_is_refused_and_the_connection_stays_open(portico: RunningGateway, text: str) -> None:
-    async with socket_to(portico) as socket:
-        await socket.send(text)
-        refusal = json.loads(await asyncio.wait_for(socket.recv(), 60))
-        assert (refusal["id"], refusal["error"]["code"]) == (None, -32700)
-        assert "result" in await asked(socket, rpc("session/list", {}))
-    url = f"{portico.url}/acp/echo"
-    async with httpx.AsyncClient(headers=BEARER, timeout=60) as client:
-        connection_header = await initialized(client, url)
-        headers = {**connection_header, "Content-Type": "application/json"}
-        refused = await client.post(url, content=text.encode(), headers=headers)
-        assert (refused.status_code, "not JSON" in refused.json()["error"]) == (400, True)
-        assert (await client.post(url, json=rpc("session/list", {}), headers=connection_header)).status_code == 202
-
-
-@pytest.mark.parametrize("text", ["[]", "3", "null", '{"id": 1.5, "method": "x"}', '{"method": 3}', '{"method": {}}', "{}"])
-async def test_json_that_is_not_a_message_is_refused_and_the_connection_stays_open(portico: RunningGateway, text: str) -> None:
-    async with socket_to(portico) as socket:
-        await socket.send(text)
-        refusal = json.loads(await asyncio.wait_for(socket.recv(), 60))
-        assert (refusal["id"], refusal["error"]["code"]) == (None, -32600)
-        assert "result" in await asked(socket, rpc("session/list", {}))
-
-
-async def test_message_over_several_lines_is_accepted(portico: RunningGateway) -> None:
+async def test_invalid_json_is_refused_and_the_connection_stays_open(portico: RunningGateway) -> None:
+    for text in ("{nonsense", DEEP, '{"a": NaN}', '{"a": Infinity}', '"\\ud800"', "\x00"):
+        async with socket_to(portico) as socket:
+            await socket.send(text)
+            refusal = json.loads(await asyncio.wait_for(socket.recv(), 60))
+            assert (refusal["id"], refusal["error"]["code"]) == (None, -32700), text
+            assert "result" in await asked(socket, rpc("session/list", {})), text
+        url = f"{portico.url}/acp/echo"
+        async with httpx.AsyncClient(headers=BEARER, timeout=60) as client:
+            connection_header = await initialized(client, url)
+            headers = {**connection_header, "Content-Type": "application/json"}
+            refused = await client.post(url, content=text.encode(), headers=headers)
+            assert (refused.status_code, "not JSON" in refused.json()["error"]) == (400, True), text
+            assert (await client.post(url, json=rpc("session/list", {}), headers=connection_header)).status_code == 202, text
+    # Json that is not a message is refused and the connection stays open.
+    for text in ("[]", "3", "null", '{"id": 1.5, "method": "x"}', '{"method": 3}', '{"method": {}}', "{}"):
+        async with socket_to(portico) as socket:
+            await socket.send(text)
+            refusal = json.loads(await asyncio.wait_for(socket.recv(), 60))
+            assert (refusal["id"], refusal["error"]["code"]) == (None, -32600), text
+            assert "result" in await asked(socket, rpc("session/list", {})), text
+    # Message over several lines is accepted.
     async with socket_to(portico) as socket:
         await socket.send(json.dumps(rpc("session/list", {}), indent=2))
         assert "result" in await answer_to(socket, 1)
@@ -264,22 +260,22 @@ async def test_every_request_of_a_burst_is_answered(portico: RunningGateway) -> 
         assert answered == set(range(1, 3001))
 
 
-@pytest.mark.parametrize("message", [[], 3, {}, {"id": [], "method": "x"}, {"jsonrpc": "2.0", "id": 1, "method": {}}])
 async def test_invalid_messages_count_against_the_limit_of_messages_at_work(
-    portico: RunningGateway, monkeypatch: pytest.MonkeyPatch, message: Any
+    portico: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "MAX_CONCURRENT_MESSAGES", 5)
-    reads = asyncio.Event()
+    for message in ([], 3, {}, {"id": [], "method": "x"}, {"jsonrpc": "2.0", "id": 1, "method": {}}):
+        monkeypatch.setattr(connection, "MAX_CONCURRENT_MESSAGES", 5)
+        reads = asyncio.Event()
 
-    async def send(_: dict[str, Any]) -> None:
-        await reads.wait()
+        async def send(_: dict[str, Any], reads: asyncio.Event = reads) -> None:
+            await reads.wait()
 
-    client = connection.Connection(portico.gateway, "echo", ADMINISTRATOR, send)
-    for _ in range(5):
-        await client.receive(message)
-    sixth = asyncio.create_task(client.receive(message))
-    assert await asyncio.wait([sixth], timeout=0.02) == (set(), {sixth})
-    reads.set()
-    await sixth
-    await client.drain(10)
-    await client.close()
+        client = connection.Connection(portico.gateway, "echo", ADMINISTRATOR, send)
+        for _ in range(5):
+            await client.receive(message)
+        sixth = asyncio.create_task(client.receive(message))
+        assert await asyncio.wait([sixth], timeout=0.02) == (set(), {sixth}), message
+        reads.set()
+        await sixth
+        await client.drain(10)
+        await client.close()

@@ -24,27 +24,37 @@ from tests.support.waiting import wait_until
 JSON = {**BEARER, "Content-Type": "application/json"}
 
 
-@pytest.mark.parametrize(
-    ("body", "headers", "status", "expected"),
-    [
-        (b"{", {}, 400, "not JSON"),
-        (b"[]", {}, 501, "no batches"),
-        (b'"x"', {}, 400, "object"),
-        (b'{"jsonrpc": "2.0", "id": 1, "method": {}}', {}, 400, "method: must be a string"),
-        (json.dumps(rpc("session/new", {})).encode(), {}, 400, "initialize first"),
-        (json.dumps({"method": "initialize", "params": {}}).encode(), {}, 400, "id"),
-        (json.dumps(rpc("session/new", {})).encode(), {"Acp-Connection-Id": "gone"}, 404, "no such connection"),
-        (b"{}", {"Content-Type": "text/plain"}, 415, "application/json"),
-        (b"{}", {"Authorization": "Bearer wrong-key"}, 401, "key"),
-    ],
-)
-async def test_invalid_http_requests_are_refused(
-    portico: RunningGateway, body: bytes, headers: dict[str, str], status: int, expected: str
-) -> None:
-    async with httpx.AsyncClient(timeout=60) as client:
-        answer = await client.post(f"{portico.url}/acp/echo", content=body, headers={**JSON, **headers})
-    assert answer.status_code == status
-    assert expected in answer.json()["error"]
+INVALID: list[Any] = [
+    (b"{", {}, 400, "not JSON"),
+    (b"[]", {}, 501, "no batches"),
+    (b'"x"', {}, 400, "object"),
+    (b'{"jsonrpc": "2.0", "id": 1, "method": {}}', {}, 400, "method: must be a string"),
+    (json.dumps(rpc("session/new", {})).encode(), {}, 400, "initialize first"),
+    (json.dumps({"method": "initialize", "params": {}}).encode(), {}, 400, "id"),
+    (json.dumps(rpc("session/new", {})).encode(), {"Acp-Connection-Id": "gone"}, 404, "no such connection"),
+    (b"{}", {"Content-Type": "text/plain"}, 415, "application/json"),
+    (b"{}", {"Authorization": "Bearer wrong-key"}, 401, "key"),
+]
+
+
+async def test_invalid_http_requests_are_refused(portico: RunningGateway) -> None:
+    for body, headers, status, expected in INVALID:
+        async with httpx.AsyncClient(timeout=60) as client:
+            answer = await client.post(f"{portico.url}/acp/echo", content=body, headers={**JSON, **headers})
+        assert answer.status_code == status, (body, headers)
+        assert expected in answer.json()["error"], (body, headers)
+    # Refused websocket gets a status and an error text.
+    for path, headers, status in (("echo", {}, 401), ("no-such-agent", BEARER, 400)):
+        with pytest.raises(InvalidStatus) as refused:
+            await connect(f"ws{portico.url[4:]}/acp/{path}", additional_headers=headers, proxy=None)
+        assert refused.value.response.status_code == status, (path, headers)
+        assert json.loads(refused.value.response.body)["error"], (path, headers)
+    # Connection is unknown at another agents path.
+    async with httpx.AsyncClient(headers=JSON, timeout=60) as client:
+        connection_header = await initialized(client, f"{portico.url}/acp/echo")
+        answer = await client.post(f"{portico.url}/acp/script", json=rpc("session/list", {}), headers=connection_header)
+        assert answer.status_code == 404
+        assert (await client.post(f"{portico.url}/acp/no-such-agent", json=rpc("initialize", {}))).status_code == 400
 
 
 async def test_session_and_accept_headers_are_checked(portico: RunningGateway) -> None:
@@ -72,24 +82,6 @@ async def test_session_and_accept_headers_are_checked(portico: RunningGateway) -
             assert (await anext(arriving(first))).json()["error"]["code"] == -32002
         assert (await client.delete(url, headers=connection_header)).status_code == 202
         assert (await client.delete(url, headers=connection_header)).status_code == 404
-
-
-async def test_connection_is_unknown_at_another_agents_path(portico: RunningGateway) -> None:
-    async with httpx.AsyncClient(headers=JSON, timeout=60) as client:
-        connection_header = await initialized(client, f"{portico.url}/acp/echo")
-        answer = await client.post(f"{portico.url}/acp/script", json=rpc("session/list", {}), headers=connection_header)
-        assert answer.status_code == 404
-        assert (await client.post(f"{portico.url}/acp/no-such-agent", json=rpc("initialize", {}))).status_code == 400
-
-
-@pytest.mark.parametrize(("path", "headers", "status"), [("echo", {}, 401), ("no-such-agent", BEARER, 400)])
-async def test_refused_websocket_gets_a_status_and_an_error_text(
-    portico: RunningGateway, path: str, headers: dict[str, str], status: int
-) -> None:
-    with pytest.raises(InvalidStatus) as refused:
-        await connect(f"ws{portico.url[4:]}/acp/{path}", additional_headers=headers, proxy=None)
-    assert refused.value.response.status_code == status
-    assert json.loads(refused.value.response.body)["error"]
 
 
 async def test_websocket_is_logged_and_counted_once_when_it_closes(

@@ -58,75 +58,38 @@ async def over(transport: str, portico: RunningGateway, agent: str) -> AsyncIter
             await connection.close()
 
 
-@pytest.fixture(params=["ws", "http"])
-def transport(request: pytest.FixtureRequest) -> str:
-    found: str = request.param
-    return found
-
-
-async def test_official_client_prompts_and_lists_a_session(transport: str, portico: RunningGateway) -> None:
-    async with over(transport, portico, "echo") as (agent, client):
-        session = await agent.new_session(cwd=".", mcp_servers=[])
-        for text in ("one", "two"):
-            answer = await agent.prompt(session_id=session.session_id, prompt=[text_block(text)])
-            assert answer.stop_reason == "end_turn"
-        assert client.text() == "onetwo"
-        listed = await agent.list_sessions()
-        assert [found.session_id for found in listed.sessions] == [session.session_id]
-
-
-async def test_official_client_gets_all_events_of_a_burst(
-    transport: str, portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
-    deltas = [{"thinking": "hm"}, {"events": {"count": 300, "text": "é {n} "}}, {"text": "last"}]
-    scenario = write_scenario(deltas)
+@pytest.mark.parametrize("transport", ["ws", "http"])
+async def test_official_client_uses_a_session(transport: str, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    call = {"name": "write_note", "input": {"path": "a.md", "text": "A"}, "result": "written"}
+    burst = [{"thinking": "hm"}, {"events": {"count": 300, "text": "é {n} "}}, {"text": "last"}]
+    asks = [{"tool_call": call}, {"text": "{last_result}"}]
+    scenario = write_scenario(burst, asks, [{"text": "at work"}, {"hang": True}])
     async with over(transport, portico, "script") as (agent, client):
         session = (await agent.new_session(cwd=".", mcp_servers=[])).session_id
         await set_options(portico.gateway, session, scenario=scenario)
-        answer = await agent.prompt(session_id=session, prompt=[text_block("go")])
-        assert answer.stop_reason == "end_turn"
+
+        async def prompt(text: str) -> Any:
+            client.updates.clear()
+            return await agent.prompt(session_id=session, prompt=[text_block(text)])
+
+        assert (await prompt("go")).stop_reason == "end_turn"
         assert client.text("agent_thought_chunk") == "hm"
         assert client.text() == "".join(f"é {n} " for n in range(300)) + "last"
         chunks = [update for update in client.updates if update.session_update == "agent_message_chunk"]
         assert len({chunk.message_id for chunk in chunks[:300]}) == 1
-
-
-async def test_official_client_continues_a_loaded_session(transport: str, portico: RunningGateway) -> None:
-    async with over(transport, portico, "echo") as (agent, _):
-        session = (await agent.new_session(cwd=".", mcp_servers=[])).session_id
-        await agent.prompt(session_id=session, prompt=[text_block("before")])
-    async with over(transport, portico, "echo") as (agent, client):
-        await agent.load_session(cwd=".", session_id=session, mcp_servers=[])
-        assert (client.text("user_message_chunk"), client.text()) == ("before", "before")
-        client.updates.clear()
-        await agent.prompt(session_id=session, prompt=[text_block("after")])
-        assert client.text() == "after"
-
-
-async def test_official_client_cancels_a_prompt(transport: str, portico: RunningGateway, write_scenario: WriteScenario) -> None:
-    scenario = write_scenario([{"text": "at work"}, {"hang": True}])
-    async with over(transport, portico, "script") as (agent, client):
-        session = (await agent.new_session(cwd=".", mcp_servers=[])).session_id
-        await set_options(portico.gateway, session, scenario=scenario)
-        prompt = asyncio.create_task(agent.prompt(session_id=session, prompt=[text_block("go")]))
+        assert (await prompt("write")).stop_reason == "end_turn"
+        assert (len(client.permission_requests), client.text()) == (1, "written")
+        client.text_received.clear()
+        prompting = asyncio.create_task(prompt("hang"))
         async with asyncio.timeout(60):
             await client.text_received.wait()
             await agent.cancel(session_id=session)
-            assert (await prompt).stop_reason == "cancelled"
-
-
-async def test_official_client_answers_a_permission_request(
-    transport: str, portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
-    call = {"name": "write_note", "input": {"path": "a.md", "text": "A"}, "result": "written"}
-    scenario = write_scenario([{"tool_call": call}, {"text": "{last_result}"}])
+            assert (await prompting).stop_reason == "cancelled"
+        assert [found.session_id for found in (await agent.list_sessions()).sessions] == [session]
     async with over(transport, portico, "script") as (agent, client):
-        session = (await agent.new_session(cwd=".", mcp_servers=[])).session_id
-        await set_options(portico.gateway, session, scenario=scenario)
-        answer = await agent.prompt(session_id=session, prompt=[text_block("go")])
-        assert answer.stop_reason == "end_turn"
-        assert len(client.permission_requests) == 1
-        assert client.text() == "written"
+        await agent.load_session(cwd=".", session_id=session, mcp_servers=[])
+        assert client.text("user_message_chunk") == "gowritehang"
+        assert client.text().endswith("lastwrittenat work")
 
 
 @pytest.mark.parametrize("count", [20, pytest.param(100, marks=pytest.mark.long)])

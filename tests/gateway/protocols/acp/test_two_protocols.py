@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.gateway.protocols.acp.client import RpcFailed, kinds, load, prompt
-from tests.gateway.protocols.acp.conftest import ConnectClient, WriteScenario, scripted_session
+from tests.gateway.protocols.acp.conftest import ConnectClient, Scripted, WriteScenario
+from tests.support.acp_client import RpcFailed, kinds, load, prompt
 from tests.support.daemon import RunningGateway
 from tests.support.requests import create_session, get_session, send_turn
 
@@ -20,11 +20,8 @@ async def test_session_of_another_agent_cannot_be_loaded(acp: ConnectClient, por
     assert refused.value.code == -32002
 
 
-async def test_turns_over_aap_are_sent_to_the_acp_client(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
-    client = await acp()
-    session = await scripted_session(client, portico.gateway, write_scenario([{"text": "turn {turn}: "}, {"remember": True}]))
+async def test_turns_over_aap_are_sent_to_the_acp_client(scripted: Scripted, portico: RunningGateway) -> None:
+    client, session = await scripted([{"text": "turn {turn}: "}, {"remember": True}])
     await client.prompt(session, "over ACP")
     assert session in (await portico.client.get("/sessions")).json()["sessions"]
     # A turn over AAP is sent to the ACP client too, the user message first.
@@ -41,11 +38,8 @@ async def test_turns_over_aap_are_sent_to_the_acp_client(
     assert client.text(since=since) == 'turn 3: ["over ACP", "over AAP"]'
 
 
-async def test_session_deleted_over_aap_fails_its_prompt(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
-    client = await acp()
-    session = await scripted_session(client, portico.gateway, write_scenario([{"text": "busy"}, {"hang": True}]))
+async def test_session_deleted_over_aap_fails_its_prompt(scripted: Scripted, portico: RunningGateway) -> None:
+    client, session = await scripted([{"text": "busy"}, {"hang": True}])
     answer = await client.begin("session/prompt", prompt(session, "go"))
     await client.until(lambda _: client.text() == "busy")
     assert (await portico.client.delete(f"/session/{session}")).status_code == 204
@@ -56,13 +50,11 @@ async def test_session_deleted_over_aap_fails_its_prompt(
     assert refused.value.code == -32002
 
 
-async def test_permission_request_is_cancelled_when_answered_over_aap(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
+async def test_permissions_over_both_protocols(
+    scripted: Scripted, portico: RunningGateway, acp: ConnectClient, write_scenario: WriteScenario
 ) -> None:
-    client = await acp()
-    session = await scripted_session(
-        client, portico.gateway, write_scenario([{"tool_call": {"id": "c", "name": "shell"}}, {"text": "{last_result}"}])
-    )
+    # Permission request is cancelled when answered over aap.
+    client, session = await scripted([{"tool_call": {"id": "c", "name": "shell"}}, {"text": "{last_result}"}])
     answer = await client.begin("session/prompt", prompt(session, "go"))
     question = await client.next_permission_request()
     assert (await get_session(portico.client, session))["state"] == "waiting"
@@ -75,11 +67,7 @@ async def test_permission_request_is_cancelled_when_answered_over_aap(
     # A late answer is ignored.
     await client.answer(question, "allow_once")
     assert (await client.request("session/list"))["sessions"][0]["sessionId"] == session
-
-
-async def test_permission_of_an_aap_turn_can_be_answered_over_acp(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
+    # Permission of an aap turn can be answered over acp.
     grants = [{"name": "shell", "trust": False}]
     scenario = write_scenario([{"tool_call": {"id": "c", "name": "shell"}}, {"text": "{last_result}"}])
     first = await create_session(portico.client, "script", "go", options={"scenario": scenario}, grants=grants)
