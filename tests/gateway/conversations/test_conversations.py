@@ -171,19 +171,6 @@ async def test_conversations_with_equal_beginnings_are_told_apart(portico: Runni
         assert other.sessions[0].id not in known, change
 
 
-async def test_results_resume_the_same_run(portico: RunningGateway, write_scenario: WriteScenario) -> None:
-    call = {"app_tool": {"id": "sky", "name": "weather", "input": {"in": "Rome"}}}
-    options = scripted(write_scenario, [{"text": "Looking. "}, call, {"text": "It is {results.sky}."}])
-    talk = Talk(portico, "script", options=options, tools=(WEATHER,))
-    assert await talk.say("Weather?") == "Looking. "
-    assert (talk.answer.end, [(one.name, one.arguments) for one in talk.answer.calls]) == (
-        "tool_calls", [("weather", '{"in":"Rome"}')],
-    )  # fmt: skip
-    run = talk.sessions[0].run
-    assert await talk.say(ToolMessage(tool_call_id="sky", content="sun")) == "It is sun."
-    assert talk.continued and talk.sessions[0].run is run
-
-
 async def test_calls_that_the_client_does_not_take_are_refused(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     call = {"app_tool": {"id": "sky", "name": "weather"}}
     options = scripted(write_scenario, [{"text": "Looking."}, call, {"text": "{results.sky}"}])
@@ -332,23 +319,6 @@ async def test_results_that_come_too_late_get_a_new_session(tmp_path: Path, writ
         await run.wait()
         assert await talk.say(ToolMessage(tool_call_id="sky", content="sun")) == "sun"
         assert not talk.continued
-
-
-async def test_a_client_that_disconnects_continues_from_what_it_has(
-    portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
-    options = scripted(write_scenario, [{"text": "half"}, {"hang": {}}], [REMEMBER])
-    talk = Talk(portico, "script", options=options)
-    request = ConversationRequest(agent="script", messages=(user("one"),), options=options)
-    turn = await portico.gateway.conversations.submit(ADMINISTRATOR, request)
-    answer = Answer(turn.app_tools, "off")
-    async for entries in turn.batches():
-        answer.feed(entries)
-        if answer.text == "half":
-            break
-    turn.abandon(answer.message)
-    assert await talk.send([user("one"), answer.message, user("two")]) == '["one"]'
-    assert talk.sessions[0] is turn.session
 
 
 async def test_a_client_that_disconnects_before_a_call_is_refused_cancels_the_run(

@@ -43,10 +43,13 @@ async def started(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> l
 
 @pytest.mark.usefixtures("each_store")
 async def test_concurrent_requests_with_one_key_run_once(
-    portico: RunningGateway, play: Callable[..., None], started: list[str]
+    portico: RunningGateway, play: Callable[..., None], started: list[str], tmp_path: Path
 ) -> None:
-    play([{"text": "begin"}, {"delay": 0.3}, *EVENTS])
-    answers = await asyncio.gather(*(portico.client.post("/v1/execute", json=TASK) for _ in range(4)))
+    play([{"text": "begin"}, {"write_file": {"path": "began", "text": "x"}}, {"wait_for_file": "go"}, *EVENTS])
+    asking = [asyncio.create_task(portico.client.post("/v1/execute", json=TASK)) for _ in range(4)]
+    await wait_until((tmp_path / "scenes" / "began").exists)
+    (tmp_path / "scenes" / "go").touch()
+    answers = [await one for one in asking]
     assert len({answer.text for answer in answers}) == 1
     found = parse_output_events(answers[0].text)
     assert found[0] == {"kind": "agent_token", "text": "begin"}
@@ -58,10 +61,13 @@ async def test_concurrent_requests_with_one_key_run_once(
 async def test_later_request_gets_the_stream_from_its_start(
     portico: RunningGateway, play: Callable[..., None], started: list[str], tmp_path: Path
 ) -> None:
-    play([{"text": "begin"}, {"write_file": {"path": "began", "text": "x"}}, {"delay": 0.5}, {"text": "end"}])
+    play([{"text": "begin"}, {"write_file": {"path": "began", "text": "x"}}, {"wait_for_file": "go"}, {"text": "end"}])
     first = asyncio.create_task(portico.client.post("/v1/execute", json=TASK))
     await wait_until((tmp_path / "scenes" / "began").exists)
-    second = await portico.client.post("/v1/execute", json=TASK)
+    following = asyncio.create_task(portico.client.post("/v1/execute", json=TASK))
+    await asyncio.sleep(0)
+    (tmp_path / "scenes" / "go").touch()
+    second = await following
     third = await portico.client.post("/v1/execute", json=TASK)
     assert (await first).text == second.text == third.text
     assert [frame.get("text") for frame in parse_output_events(third.text)] == ["begin", "end", None]
@@ -71,9 +77,10 @@ async def test_later_request_gets_the_stream_from_its_start(
 async def test_disconnect_does_not_stop_the_run(
     portico: RunningGateway, play: Callable[..., None], started: list[str], tmp_path: Path
 ) -> None:
-    play([{"text": "begin"}, {"delay": 0.3}, *EVENTS, {"write_file": {"path": "ended", "text": "x"}}])
+    play([{"text": "begin"}, {"wait_for_file": "go"}, *EVENTS, {"write_file": {"path": "ended", "text": "x"}}])
     async with portico.client.stream("POST", "/v1/execute", json=TASK) as answer:
         await anext(answer.aiter_bytes())
+    (tmp_path / "scenes" / "go").touch()
     await wait_until((tmp_path / "scenes" / "ended").exists)
     found = await execute(portico.client, "do it", idempotency_key="job-1")
     assert (len(found), len(started)) == (3003, 1)

@@ -124,8 +124,7 @@ async def test_cookies_that_another_port_has_set_keep_nobody_signed_out(portico:
         assert await signed_out()
 
 
-async def test_direct_routes_and_streams_know_sign_ins_and_websockets_none(portico: RunningGateway) -> None:
-    # Direct routes and streams know sign ins.
+async def test_tasks_and_turns_know_sign_ins(portico: RunningGateway) -> None:
     async with signed_in(portico.url) as browser:
         ran = await browser.request("POST", "/v1/execute", json={"driver": "echo", "task": "hello"})
         assert ran.status_code == 200 and "hello" in ran.text
@@ -149,16 +148,18 @@ PAGES: list[Any] = [
 
 
 async def test_only_the_own_page_can_use_or_make_a_sign_in(tmp_path: Path) -> None:
-    for headers, status in PAGES:
-        async with (
-            run_gateway(gateway_config(tmp_path, server={"origins": ["http://localhost:3000"]})) as portico,
-            signed_in(portico.url) as browser,
-        ):
-            headers = {name: value.replace("OWN", portico.url) for name, value in headers.items()}
-            assert (await browser.request("GET", "/sessions", headers=headers)).status_code == status, (headers, status)
-            made = await browser.client.post("/v1/sign-ins", json={"key": KEY}, headers=headers)
-            assert made.status_code == (201 if status == 200 else 403), (headers, status)
-            assert ("set-cookie" in made.headers) == (status == 200), (headers, status)
+    # A page at localhost:3000 may use the gateway, with a key of its own.
+    async with (
+        run_gateway(gateway_config(tmp_path, server={"origins": ["http://localhost:3000"]})) as portico,
+        signed_in(portico.url) as browser,
+    ):
+        for given, status in PAGES:
+            headers = {name: value.replace("OWN", portico.url) for name, value in given.items()}
+            assert (await browser.request("GET", "/sessions", headers=headers)).status_code == status, given
+            async with anybody(portico.url) as page:
+                made = await page.post("/v1/sign-ins", json={"key": KEY}, headers=headers)
+                assert made.status_code == (201 if status == 200 else 403), given
+                assert ("set-cookie" in made.headers) == (status == 200), given
 
 
 async def test_the_cookie_is_for_https_where_the_page_is(tmp_path: Path) -> None:

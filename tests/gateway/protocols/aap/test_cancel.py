@@ -116,7 +116,7 @@ async def test_concurrent_cancels_stop_the_run_once(portico: RunningGateway, wri
 async def test_disconnect_continues_or_cancels_the_run_as_configured(
     tmp_path: Path, write_scenario: WriteScenario, mode: str, configured: str, requested: str | None, continues: bool
 ) -> None:
-    steps = [{"text": "begin"}, {"write_file": {"path": "began", "text": "x"}}, {"delay": 1.0}, {"text": "end"}]
+    steps = [{"text": "begin"}, {"write_file": {"path": "began", "text": "x"}}, {"wait_for_file": "go"}, {"text": "end"}]
     body = session_body(
         options={"scenario": write_scenario(steps)}, stream=mode, **({"on_disconnect": requested} if requested else {})
     )
@@ -126,6 +126,8 @@ async def test_disconnect_continues_or_cancels_the_run_as_configured(
         turn.cancel()
         await asyncio.wait([turn])
         session = str(await wait_until(lambda: _only_session(portico)))
+        if continues:
+            (tmp_path / "scenes" / "go").touch()
         await wait_until_idle(portico.client, session)
         messages = (await get_history(portico.client, session))[1:]
     assert messages == [{"role": "assistant", "content": "beginend" if continues else "begin"}]

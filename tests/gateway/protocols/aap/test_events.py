@@ -225,19 +225,6 @@ async def test_reconnecting_reader_gets_the_same_events_as_a_connected_one(
             assert [event[1] for event in seen].count("turn_stop") == 1
 
 
-async def test_events_can_be_replayed_after_a_restart(daemon: Daemon, write_scenario: WriteScenario) -> None:
-    await daemon.start()
-    async with daemon.client() as client:
-        session = (await create_session(client, options={"scenario": write_scenario(LONG)}))["sessionId"]
-        whole = await replay_events(client, session)
-    for end in (daemon.kill, daemon.stop):
-        await end()
-        await daemon.start()
-        async with daemon.client() as client:
-            assert await replay_events(client, session) == whole
-            assert await replay_events(client, session, whole[4][0]) == whole[5:]
-
-
 async def test_kill_during_a_turn_leaves_one_gap_and_one_turn_stop(
     daemon: Daemon, write_scenario: WriteScenario, tmp_path: Any
 ) -> None:

@@ -21,7 +21,7 @@ async def test_the_turn_of_a_half_closed_client_goes_on_unless_it_is_to_be_cance
     portico: RunningGateway, tmp_path: Path, write_scenario: WriteScenario
 ) -> None:
     for cancel in (False, True):
-        rest = [{"hang": True}] if cancel else [{"delay": 0.1}, {"text": ", done"}]
+        rest = [{"hang": True}] if cancel else [{"wait_for_file": "go"}, {"text": ", done"}]
         steps = [{"text": "begun"}, {"write_file": {"path": "began", "text": "x"}}, *rest]
         options: dict[str, Any] = {"on_disconnect": "cancel"} if cancel else {}
         body = session_body("script", "go", options={"scenario": write_scenario(steps)}, **options)
@@ -35,6 +35,7 @@ async def test_the_turn_of_a_half_closed_client_goes_on_unless_it_is_to_be_cance
         await wait_until((tmp_path / "scenes" / "began").exists)
         writer.write_eof()
         session = (await portico.client.get("/sessions")).json()["sessions"][0]
+        (tmp_path / "scenes" / "go").touch()
         assert (await wait_until_idle(portico.client, session))["state"] == "idle", cancel
         assert (await get_history(portico.client, session))[-1]["content"] == ("begun" if cancel else "begun, done"), cancel
         writer.close()

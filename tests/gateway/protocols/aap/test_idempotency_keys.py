@@ -32,12 +32,18 @@ async def sessions(client: httpx.AsyncClient) -> list[str]:
 
 
 @pytest.mark.usefixtures("each_store")
-async def test_repeated_creation_returns_the_same_response(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_repeated_creation_returns_the_same_response(
+    portico: RunningGateway, write_scenario: WriteScenario, tmp_path: Path
+) -> None:
     for mode in ("none", "delta", "message"):
-        steps = [{"text": {"text": "some words", "chunk": 2}}, {"delay": 0.3}, {"text": "more"}]
+        go = tmp_path / "scenes" / f"go-{mode}"
+        steps = [{"text": {"text": "some words", "chunk": 2}}, {"wait_for_file": go.name}, {"text": "more"}]
         body = session_body(options={"scenario": write_scenario(steps)}, stream=mode)
         key = {"Idempotency-Key": mode}
-        answers = await asyncio.gather(*(put(portico.client, body, **key) for _ in range(3)))
+        asking = [asyncio.create_task(put(portico.client, body, **key)) for _ in range(3)]
+        await wait_until(lambda: any(session.busy for session in portico.gateway.sessions.held))
+        go.touch()
+        answers = [await one for one in asking]
         answers.append(await put(portico.client, body, **key))
         assert len({(answer.status_code, answer.text) for answer in answers}) == 1, mode
         session = (await sessions(portico.client))[0]
@@ -50,7 +56,12 @@ async def test_repeated_turn_returns_the_same_response(
     portico: RunningGateway, write_scenario: WriteScenario, tmp_path: Path
 ) -> None:
     for mode in ("none", "delta", "message"):
-        steps = [{"text": "begin"}, {"write_file": {"path": "began", "text": ""}}, {"delay": 0.4}, {"text": "end"}]
+        steps = [
+            {"text": "begin"},
+            {"write_file": {"path": "began", "text": ""}},
+            {"wait_for_file": f"go-{mode}"},
+            {"text": "end"},
+        ]
         session = (await create_session(portico.client, options={"scenario": write_scenario([{"text": "x"}], steps)}))[
             "sessionId"
         ]
@@ -58,7 +69,10 @@ async def test_repeated_turn_returns_the_same_response(
         first = asyncio.create_task(portico.client.post(f"/session/{session}", json=body, headers=KEYED))
         await wait_until((tmp_path / "scenes" / "began").exists)
         (tmp_path / "scenes" / "began").unlink()
-        second = await portico.client.post(f"/session/{session}", json=body, headers=KEYED)
+        waiting = asyncio.create_task(portico.client.post(f"/session/{session}", json=body, headers=KEYED))
+        await asyncio.sleep(0)
+        (tmp_path / "scenes" / f"go-{mode}").touch()
+        second = await waiting
         third = await portico.client.post(f"/session/{session}", json=body, headers=KEYED)
         assert (await first).text == second.text == third.text, mode
         assert {(await first).status_code, second.status_code, third.status_code} == {200}, mode

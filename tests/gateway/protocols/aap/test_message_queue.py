@@ -111,27 +111,19 @@ async def test_invalid_changes_of_the_queue_change_nothing(
     assert "blank" in await expect_error(client.post(path, json={"messages": [user_message(" ")]}), 400)
     wrong = {"messages": [user_message("c")], "agent": {"options": {"unknown": "x"}}}
     assert "unknown" in await expect_error(client.post(path, json=wrong), 400)
+    # A message that waits with its connection can be removed but not edited.
+    tied = post(client, session, "tied", when_busy="queue", on_disconnect="cancel")
+    *_, tied_id = await until_queued(client, session, "a", "b", "tied")
+    assert [one["stored"] for one in (await queue_of(client, session))["messages"]] == [True, True, False]
+    assert "only that client" in await expect_error(client.patch(f"{path}/{tied_id}", json=body), 409)
+    assert (await client.delete(f"{path}/{tied_id}")).status_code == 204
+    await expect_error(tied, 409)
     assert await texts(client, session) == ["a", "b"]
     release()
     await turn
     await answered(client, session, "a", "b")
     # They have begun.
     assert first in await expect_error(client.delete(f"{path}/{first}"), 404)
-
-
-async def test_message_of_a_connection_can_be_removed_but_not_edited(
-    portico: RunningGateway, busy: Any, release: Callable[[], None]
-) -> None:
-    session, turn = busy
-    tied = post(portico.client, session, "tied", when_busy="queue", on_disconnect="cancel")
-    (message_id,) = await until_queued(portico.client, session, "tied")
-    assert [one["stored"] for one in (await queue_of(portico.client, session))["messages"]] == [False]
-    path = f"/session/{session}/queue/{message_id}"
-    assert "only that client" in await expect_error(portico.client.patch(path, json={"message": user_message("x")}), 409)
-    assert (await portico.client.delete(path)).status_code == 204
-    await expect_error(tied, 409)
-    release()
-    await turn
 
 
 async def test_cancel_stops_the_queue_until_a_client_goes_on(portico: RunningGateway, busy: Any) -> None:

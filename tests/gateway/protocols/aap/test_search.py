@@ -12,7 +12,7 @@ import pytest
 from gateway.store import search_index
 from tests.gateway.protocols.aap.test_session_changes import rename
 from tests.gateway.protocols.aap.test_session_updates import SESSIONS, create, turn
-from tests.support.daemon import Daemon, RunningGateway, gateway_config, http_client, run_gateway
+from tests.support.daemon import RunningGateway, gateway_config, http_client, run_gateway
 from tests.support.named_keys import add_key
 from tests.support.requests import expect_error, user_message
 
@@ -164,16 +164,6 @@ async def test_a_session_that_is_deleted_while_it_is_searched(portico: RunningGa
     assert await found(client, "life") == []
     kept = await say(client, "long life")
     assert {one["sessionId"] for one in await found(client, "life")} == {kept}
-
-
-async def test_what_a_killed_daemon_has_stored_is_found(daemon: Daemon) -> None:
-    await daemon.start()
-    async with daemon.client() as client:
-        session = await say(client, "an early message", "and another")
-    await daemon.kill()
-    await daemon.start()
-    async with daemon.client() as client:
-        assert [one["sessionId"] for one in await found(client, "early")] == [session, session]
 
 
 async def test_a_fork_and_seeds_are_found(portico: RunningGateway) -> None:

@@ -14,10 +14,9 @@ import pytest
 
 from gateway.protocols.acp.session_info import SessionInfoUpdates
 from gateway.store import MessageRow, RunRecord, SessionRecord
-from tests.conftest import write_config
 from tests.gateway.protocols.aap.test_session_updates import GRANT, NOTE, SESSIONS, create, info, turn, until, updates
 from tests.support.acp_client import on_websocket
-from tests.support.daemon import KEY, Daemon, RunningGateway, gateway_config, run_gateway
+from tests.support.daemon import KEY, RunningGateway, gateway_config, run_gateway
 from tests.support.named_keys import add_key
 from tests.support.requests import expect_error, user_message
 
@@ -84,17 +83,6 @@ async def test_the_users_title_precedes_that_of_the_agent(portico: RunningGatewa
         await rename(portico.client, session, "before")
         await expect_error(portico.client.patch(f"{SESSIONS}/{session}", json=body), 400)
         assert (await info(portico.client, session))["x-portico"]["title"] == "before", body
-
-
-async def test_a_title_survives_a_restart(daemon: Daemon) -> None:
-    await daemon.start()
-    async with daemon.client() as client:
-        session = await create(client)
-        await rename(client, session, "Kept")
-    await daemon.kill()
-    await daemon.start()
-    async with daemon.client() as client:
-        assert (await info(client, session))["x-portico"]["title"] == "Kept"
 
 
 async def test_an_acp_client_is_notified_of_a_title(portico: RunningGateway) -> None:
@@ -347,19 +335,3 @@ async def test_a_long_list_by_activity(portico: RunningGateway) -> None:
             expected.append(session)
     idle = [f"sess_{n:032}" for n in range(300) if n % 3]
     assert await ids(portico.client, order="activity", limit=7) == expected[::-1] + idle[::-1]
-
-
-async def test_old_configuration_of_a_folder_filter(daemon: Daemon, tmp_path: Path) -> None:
-    """The folder of a session whose agent is not configured any more is not known."""
-    write_config(tmp_path, gateway_config(tmp_path, agents={"other": {"driver": "echo"}}))
-    await daemon.start()
-    async with daemon.client() as client:
-        session = await create(client, "other")
-        folder = (await info(client, session))["x-portico"]["cwd"]
-        assert await ids(client, cwd=folder) == [session]
-    await daemon.stop()
-    write_config(tmp_path, gateway_config(tmp_path))
-    await daemon.start()
-    async with daemon.client() as client:
-        assert await ids(client, cwd=folder) == []
-        assert await ids(client, agent="other") == [session]

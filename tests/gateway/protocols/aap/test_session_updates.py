@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
-from httpx_sse import aconnect_sse
 
 from gateway.protocols.aap.session_updates import INTERVAL
 from tests.conftest import write_config
@@ -19,6 +17,7 @@ from tests.support.daemon import Daemon, RunningGateway, gateway_config, http_cl
 from tests.support.manual_clock import ManualClock
 from tests.support.named_keys import add_key
 from tests.support.requests import user_message
+from tests.support.sse import arriving
 from tests.support.waiting import wait_until
 
 WriteScenario = Callable[..., str]
@@ -33,11 +32,11 @@ async def updates(client: httpx.AsyncClient) -> AsyncIterator[AsyncIterator[Upda
     """Open the stream of updates, read `ready`, and yield what follows."""
 
     async def frames() -> AsyncIterator[Update]:
-        async for frame in source.aiter_sse():
-            yield frame.event, json.loads(frame.data)
+        async for event in arriving(response):
+            yield event.event, event.json()
 
-    async with aconnect_sse(client, "GET", "/aap/v3/updates") as source:
-        assert source.response.status_code == 200, await source.response.aread()
+    async with client.stream("GET", "/aap/v3/updates", headers={"Accept": "text/event-stream"}) as response:
+        assert response.status_code == 200, await response.aread()
         found = frames()
         assert await anext(found) == ("ready", {})
         yield found
@@ -70,8 +69,8 @@ async def info(client: httpx.AsyncClient, session: str) -> dict[str, Any]:
     return dict(answer.json())
 
 
-async def listed(client: httpx.AsyncClient) -> list[dict[str, Any]]:
-    return list((await client.get(SESSIONS)).json()["sessions"])
+async def listed(client: httpx.AsyncClient, **query: str) -> list[dict[str, Any]]:
+    return list((await client.get(SESSIONS, params=query)).json()["sessions"])
 
 
 async def expect_read(client: httpx.AsyncClient, session: str, told: dict[str, Any]) -> None:
@@ -249,15 +248,16 @@ async def test_what_waits_is_known_after_a_restart(daemon: Daemon, write_scenari
         assert "pendingCalls" not in after["x-portico"]
 
 
-async def test_a_session_whose_agent_is_gone_has_no_folder(daemon: Daemon, tmp_path: Path) -> None:
-    write_config(tmp_path, gateway_config(tmp_path, agents={"other": {"driver": "echo"}}))
-    await daemon.start()
-    async with daemon.client() as client:
-        session = await create(client, "other")
-        assert (await info(client, session))["x-portico"]["cwd"] == str(tmp_path / "data" / "workspaces" / "other")
-    await daemon.stop()
-    write_config(tmp_path, gateway_config(tmp_path))
-    await daemon.start()
-    async with daemon.client() as client:
-        [found] = await listed(client)
+async def test_a_session_whose_agent_is_gone_has_no_folder(tmp_path: Path) -> None:
+    config = gateway_config(tmp_path)
+    agents = {**config["agents"], "other": {"driver": "echo"}}
+    async with run_gateway({**config, "agents": agents}) as portico:
+        session = await create(portico.client, "other")
+        folder = (await info(portico.client, session))["x-portico"]["cwd"]
+        assert folder == str(tmp_path / "data" / "workspaces" / "other")
+        assert [one["sessionId"] for one in await listed(portico.client, cwd=folder)] == [session]
+    async with run_gateway(config) as portico:
+        [found] = await listed(portico.client)
         assert (found["sessionId"], found["x-portico"]["cwd"]) == (session, None)
+        assert await listed(portico.client, cwd=folder) == []
+        assert await listed(portico.client, agent="other") == [found]

@@ -69,35 +69,29 @@ async def turn(aap: AapClient, scenario: str, mode: str) -> tuple[str, list[Fram
 
 
 async def test_a_turn_in_each_mode(aap: AapClient, write_scenario: WriteScenario) -> None:
-    # Delta sends text and thinking in pieces.
-    session, events = await turn(aap, write_scenario(STEPS), "delta")
+    scenario = write_scenario(STEPS)
+    session, events = await turn(aap, scenario, "delta")
     assert [name for name, _ in events[:6]] == ["thinking_delta"] * 6
     assert {name for name, _ in events} == {"thinking_delta", "text_delta", "turn_stop"}
     assert joined_text(events, "text_delta") == "A first message: äöü 🙂\nA second message."
     assert joined_text(events, "thinking_delta") == "First a thought.A second thought."
     assert events[-1] == ("turn_stop", STOP)
     assert await aap.get_history(session) == [user_message(), *MESSAGES]
-    # Message sends each whole text in order.
-    session, events = await turn(aap, write_scenario(STEPS), "message")
+    session, events = await turn(aap, scenario, "message")
     assert events == [*WHOLE, ("turn_stop", STOP)]
     assert await aap.get_history(session) == [user_message(), *MESSAGES]
-    # None sends one json response.
-    body = await aap.create_session(options={"scenario": write_scenario(STEPS)}, stream="none")
+    body = await aap.create_session(options={"scenario": scenario}, stream="none")
     session = body.pop("sessionId")
     assert body == {**STOP, "messages": MESSAGES}
     assert await aap.get_history(session) == [user_message(), *MESSAGES]
-    # None is the default.
+    # `none` is the default. A later turn begins with `turn_start` as the first one does.
     answer = await aap.put(session_body("echo", "hi"))
     assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
     session = answer.extensions["session"]
-    again = await aap.post(session, {"messages": [user_message("ho")]})
-    assert again.status_code == 200
-    assert again.json() == {"stopReason": "end_turn", "messages": [{"role": "assistant", "content": "ho"}]}
-    # Later turn starts with turn start.
-    for mode in ("delta", "message"):
-        session = (await aap.create_session("echo", "one"))["sessionId"]
+    again = await aap.send_turn(session, "ho")
+    assert again == {"stopReason": "end_turn", "messages": [{"role": "assistant", "content": "ho"}]}
+    for mode, text in (("delta", ("text_delta", {"delta": "two"})), ("message", ("text", {"text": "two"}))):
         events = await aap.stream_turn(session, user_message("two"), stream=mode)
-        text = ("text_delta", {"delta": "two"}) if mode == "delta" else ("text", {"text": "two"})
         assert events == [("turn_start", {}), text, ("turn_stop", {"stopReason": "end_turn"})], mode
 
 

@@ -185,26 +185,6 @@ async def test_steered_message_with_settings_is_refused(portico: RunningGateway,
     assert "blank" in await expect_error(post(portico.client, session, " ", when_busy="steer"), 400)
 
 
-async def test_queued_messages_are_answered_in_their_order(
-    portico: RunningGateway, busy: Any, release: Callable[[], None]
-) -> None:
-    session, turn = busy
-    found = portico.gateway.sessions._known[session]
-    waiting = []
-    for number in range(3):
-        waiting.append(post(portico.client, session, f"q{number}", "delta", when_busy="queue"))
-        await wait_until(lambda number=number: len(found.queue) == number + 1)
-    await expect_error(post(portico.client, session, " ", when_busy="queue"), 400)
-    release()
-    own = parse_events((await turn).text)
-    answers = [parse_events((await one).text) for one in waiting]
-    assert [[event[1] for event in answer] for answer in answers] == [["turn_start", "text_delta", "turn_stop"]] * 3
-    assert [answer[1][2]["delta"] for answer in answers] == ["[q0]", "[q1]", "[q2]"]
-    ends = [float(answer[-1][0]) for answer in (own, *answers)]
-    assert ends == sorted(ends)
-    assert [m["content"] for m in await get_history(portico.client, session) if m["role"] == "user"][2:] == ["q0", "q1", "q2"]
-
-
 async def test_queued_message_of_a_turn_that_ends_with_its_client_leaves_the_queue_with_it(
     portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:

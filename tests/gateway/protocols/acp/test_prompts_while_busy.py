@@ -11,12 +11,11 @@ import pytest
 from drivers.contract.messages import UserMessage
 from gateway.app import Gateway
 from gateway.security.authentication import ADMINISTRATOR
-from gateway.sessions.message_queue import MAX_QUEUED
 from gateway.sessions.session import Session, Submission
 from tests.gateway.protocols.acp.conftest import ConnectClient, Scripted, WriteScenario, scripted_session
 from tests.support.acp_client import Client, RpcFailed, connect, kinds, load, prompt
 from tests.support.daemon import RunningGateway
-from tests.support.requests import get_session, send_turn
+from tests.support.requests import get_session
 from tests.support.waiting import wait_until
 
 TURNS: list[Any] = [
@@ -77,18 +76,6 @@ async def test_prompts_during_a_run_are_held(
     assert [client.text(session, since=n) for n in answers] == ["[second][third]", "[third]", ""]
 
 
-async def test_prompt_is_held_while_a_permission_is_pending(scripted: Scripted, portico: RunningGateway) -> None:
-    client, session = await scripted(*TURNS)
-    first = await client.begin("session/prompt", prompt(session, "asks"))
-    question = await client.next_permission_request()
-    second = await client.begin("session/prompt", prompt(session, "second"))
-    await queued(portico.gateway, session)
-    assert client.permission_requests.empty()
-    await client.answer(question, "allow_once")
-    assert [(await answer)["stopReason"] for answer in (first, second)] == ["end_turn", "end_turn"]
-    assert client.text(session) == "asked[second]"
-
-
 async def test_prompts_of_two_clients_are_held_and_sent_to_both(
     acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario, release: Callable[[], None]
 ) -> None:
@@ -105,33 +92,6 @@ async def test_prompts_of_two_clients_are_held_and_sent_to_both(
     assert client.text(session) == "1![other][own]"
     assert client.text(kind="user_message_chunk") == "other"
     assert other.text(kind="user_message_chunk") == "own"
-
-
-async def test_prompt_is_held_during_a_run_of_another_protocol(
-    scripted: Scripted, portico: RunningGateway, release: Callable[[], None]
-) -> None:
-    client, session = await scripted(*TURNS)
-    over_aap = asyncio.create_task(send_turn(portico.client, session, "first"))
-    await client.until(lambda _: client.text() == "1")
-    held = await client.begin("session/prompt", prompt(session, "second"))
-    await queued(portico.gateway, session)
-    release()
-    assert (await over_aap)["stopReason"] == "end_turn"
-    assert (await held)["stopReason"] == "end_turn"
-    assert client.text() == "1![second]"
-    assert client.text(kind="user_message_chunk") == "first"
-
-
-async def test_number_of_held_prompts_is_limited(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario, release: Callable[[], None]
-) -> None:
-    client = await acp()
-    session, first = await busy_session(client, portico.gateway, write_scenario)
-    held = [await client.begin("session/prompt", prompt(session, f"{n}")) for n in range(MAX_QUEUED)]
-    with pytest.raises(RpcFailed, match=f"{MAX_QUEUED} messages are queued"):
-        await client.prompt(session, "one more")
-    release()
-    assert {(await answer)["stopReason"] for answer in (first, *held)} == {"end_turn"}
 
 
 async def test_cancel_cancels_held_prompts_too(

@@ -51,17 +51,7 @@ async def test_load_replays_the_history_before_its_response(scripted: Scripted, 
     assert (await second.prompt(session, "three"))["stopReason"] == "end_turn"
 
 
-async def test_resume_and_fork(scripted: Scripted, acp: ConnectClient, portico: RunningGateway) -> None:
-    # Resume replays nothing.
-    first, session = await scripted([{"text": "turn {turn}"}])
-    await first.prompt(session)
-    second = await acp()
-    answer = await second.request("session/resume", load(session))
-    assert "sessionId" not in answer
-    assert second.updates() == []
-    await second.prompt(session)
-    assert second.text() == "turn 2"
-    # Fork copies the history.
+async def test_fork_copies_the_history(scripted: Scripted, portico: RunningGateway) -> None:
     client, session = await scripted([{"text": "{turn}: "}, {"remember": True}])
     await client.prompt(session, "one")
     forked = (await client.request("session/fork", load(session)))["sessionId"]
@@ -199,11 +189,12 @@ async def test_run_continues_after_its_client_disconnects(
 ) -> None:
     client, connection = connect(portico.gateway)
     await client.initialize()
-    steps = [{"text": "begun"}, {"delay": 0.3}, {"text": ", done"}]
+    steps = [{"text": "begun"}, {"wait_for_file": "go"}, {"text": ", done"}]
     session = await scripted_session(client, portico.gateway, write_scenario(steps))
     await client.begin("session/prompt", prompt(session, "go"))
     await client.until(lambda _: client.text() == "begun")
     await connection.close()
+    (tmp_path / "scenes" / "go").touch()
     found = await portico.gateway.sessions.get(ADMINISTRATOR, session)
     assert found.run is not None
     await asyncio.wait_for(found.run.wait(), 60)

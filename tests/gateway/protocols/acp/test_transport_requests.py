@@ -147,10 +147,10 @@ async def test_gateway_shutdown_closes_streams_and_websockets(tmp_path: Path) ->
 
 @pytest.mark.parametrize("trigger", ["its next message", "the next event"])
 async def test_websocket_is_closed_after_its_key_is_removed(
-    portico: RunningGateway, write_scenario: WriteScenario, trigger: str
+    portico: RunningGateway, write_scenario: WriteScenario, tmp_path: Path, trigger: str
 ) -> None:
     headers = {"Authorization": f"Bearer {await add_key(portico.gateway, 'phone')}"}
-    scenario = write_scenario([{"text": "first"}, {"delay": 3.0}, {"text": "secret"}])
+    scenario = write_scenario([{"text": "first"}, {"wait_for_file": "go"}, {"text": "secret"}])
     async with asyncio.timeout(60), connect(f"ws{portico.url[4:]}/acp/script", additional_headers=headers, proxy=None) as socket:
 
         async def ask(number: int, method: str, params: dict[str, Any]) -> None:
@@ -167,6 +167,8 @@ async def test_websocket_is_closed_after_its_key_is_removed(
         await remove_key(portico.gateway, "phone")
         if trigger == "its next message":
             await ask(4, "session/list", {})
+        else:
+            (tmp_path / "scenes" / "go").touch()
         with pytest.raises(ConnectionClosed) as closed:
             while "secret" not in str(frame := await socket.recv()) and '"id":4' not in str(frame):
                 pass

@@ -90,14 +90,3 @@ async def test_official_client_uses_a_session(transport: str, portico: RunningGa
         await agent.load_session(cwd=".", session_id=session, mcp_servers=[])
         assert client.text("user_message_chunk") == "gowritehang"
         assert client.text().endswith("lastwrittenat work")
-
-
-@pytest.mark.parametrize("count", [20, pytest.param(100, marks=pytest.mark.long)])
-async def test_many_sessions_over_one_websocket(portico: RunningGateway, count: int) -> None:
-    async with over("ws", portico, "echo") as (agent, client):
-        sessions = [(await agent.new_session(cwd=".", mcp_servers=[])).session_id for _ in range(count)]
-        assert len(set(sessions)) == count
-        for some in (sessions[n : n + 10] for n in range(0, count, 10)):
-            prompts = (agent.prompt(session_id=session, prompt=[text_block(session)]) for session in some)
-            assert {answer.stop_reason for answer in await asyncio.gather(*prompts)} == {"end_turn"}
-        assert all(session in client.text() for session in sessions)
