@@ -18,7 +18,8 @@ from tests.real.browser import find_browser
 from tests.support.debian import IN_CI, install
 
 FOREIGN = (
-    "tests/real/test_one_session.py",
+    "tests/real/behaviours/test_tools.py::test_a_permission",
+    "tests/real/behaviours/test_processes.py::test_a_cancelled_text",
     "tests/real/acp/test_stdio_examples.py::test_typescript_client",
     "tests/console/test_sign_in.py::test_a_key_signs_in_and_sign_out_ends_it_in_all_windows",
     "tests/console/test_composer_settings.py::test_a_new_session_without_a_message",

@@ -12,10 +12,9 @@ from drivers.codecs.slash_commands import first_word, without_spaces
 from drivers.contract.agent import Prompt
 from drivers.contract.driver_info import ToolSpec
 from drivers.contract.line_splitter import parse_object
+from drivers.gemini.history import plain_texts
 from drivers.gemini.tools import SHELL, app_tool_name, tool_of_call
 
-ZERO_WIDTH_SPACE = "\u200b"
-"""Put before a `/` or `$` that would make a prompt a command of the CLI, which trims any other space."""
 COMMANDS = frozenset({"about", "help", "memory"})
 """The commands that only report. The others ask nobody (0.61.0): `/init` and `/restore` write files, and `/extensions` installs
 programs, or waits for an answer on standard input, which the gateway does not have."""
@@ -32,7 +31,7 @@ def agent_profile(*, verbatim: bool, app_tools: Iterable[ToolSpec] = ()) -> Agen
         blocks = prompt_blocks(given.content)
         ordered = blocks if verbatim else _command_first(blocks)
         name = _command_name(ordered)
-        return ordered if name is None or (not verbatim and is_command(name)) else _without_command(blocks)
+        return ordered if name is not None and not verbatim and is_command(name) else _as_text(blocks)
 
     return AgentProfile(
         title="gemini",
@@ -59,12 +58,14 @@ def _command_name(blocks: Iterable[Any]) -> str | None:
     return first_word(without_spaces(text[1:])) if text.startswith(("/", "$")) else None
 
 
-def _without_command(blocks: list[Any]) -> list[Any]:
-    """The blocks, where the first text begins with a character that makes it no command."""
-    if _command_name(blocks) is None:
-        return blocks
-    first = next(n for n, block in enumerate(blocks) if isinstance(block, TextContentBlock) and without_spaces(block.text))
-    return [*blocks[:first], TextContentBlock(type="text", text=ZERO_WIDTH_SPACE + blocks[first].text), *blocks[first + 1 :]]
+def _as_text(blocks: list[Any]) -> list[Any]:
+    """The blocks, whose first text begins so that it is no command, and is there again when the session is loaded."""
+    texts = [block.text if isinstance(block, TextContentBlock) else "" for block in blocks]
+    kept = plain_texts(texts)
+    return [
+        TextContentBlock(type="text", text=new) if new != old else block
+        for block, old, new in zip(blocks, texts, kept, strict=True)
+    ]
 
 
 def _tool_name(call: ToolCallState) -> str:

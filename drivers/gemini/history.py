@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from drivers.codecs.slash_commands import without_spaces
 from drivers.contract.messages import (
     AssistantMessage,
     Content,
@@ -32,6 +33,11 @@ NEWEST_TIME = "2999-01-01T00:00:00.000Z"
 up to 0.45.2 its own, without the conversation (measured with 0.44.0 and 0.45.2; 0.47.0 to 0.61.0 read the older file)."""
 CHANGED_LAST = to_json({"$set": {"lastUpdated": NEWEST_TIME}}) + b"\n"
 """A line that gives a chat file this time."""
+
+ZERO_WIDTH_SPACE = "\u200b"
+"""Put before the text of a message that would be no text to the CLI, which trims any other space."""
+NO_TEXT = ("/", "$", "?", "<session_context>", "<hook_context>")
+"""A prompt that begins with `/` or `$` is a command. A load skips messages of the user that begin with any but `$` (0.61.0)."""
 
 
 def chat_file_name(session_id: str) -> str:
@@ -70,16 +76,27 @@ def records_of(history: Iterable[Message], tool_names: Mapping[str, str] | None 
     pending: dict[str, dict[str, Any]] = {}
     for message in history:
         if isinstance(message, UserMessage):
-            records.append({"type": "user", "content": _parts(message.content)})
+            parts = _parts(message.content)
+            texts = plain_texts([part.get("text", "") for part in parts])
+            content = [{"text": text} if "text" in part else part for part, text in zip(parts, texts, strict=True)]
+            records.append({"type": "user", "content": content})
         elif isinstance(message, AssistantMessage):
             used = [block for block in blocks(message.content) if isinstance(block, ToolUseBlock)]
             calls = [_call(block, (tool_names or {}).get(block.name, block.name)) for block in used]
             pending.update({call["id"]: call for call in calls})
-            content = [{"text": text}] if (text := text_of(message.content)) else []
-            records.append({"type": "gemini", "content": content, **({"toolCalls": calls} if calls else {})})
+            answer = [{"text": text}] if (text := text_of(message.content)) else []
+            records.append({"type": "gemini", "content": answer, **({"toolCalls": calls} if calls else {})})
         elif isinstance(message, ToolMessage) and (call := pending.pop(message.tool_call_id, None)):
             call["result"] = _result(call, message.content)
     return records
+
+
+def plain_texts(texts: Sequence[str]) -> list[str]:
+    """The texts of one message of the user, of which the first begins so that the CLI takes the message for a text."""
+    if not without_spaces("".join(texts)).startswith(NO_TEXT):
+        return [*texts]
+    first = next(n for n, text in enumerate(texts) if without_spaces(text))
+    return [*texts[:first], ZERO_WIDTH_SPACE + texts[first], *texts[first + 1 :]]
 
 
 def _call(block: ToolUseBlock, name: str) -> dict[str, Any]:

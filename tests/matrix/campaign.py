@@ -1,21 +1,21 @@
-"""Runs the checks of a release, each with a limit of time; one that fails is repeated alone before it counts."""
+"""Runs the checks of a release by pytest; one that fails is repeated before it counts."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
-import traceback
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
+import sys
+import tempfile
+import xml.etree.ElementTree as xml
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.matrix.checks import CHECKS, Check
-from tests.matrix.clis import Cli
-from tests.matrix.results import PASSED
-from tests.matrix.rig import CheckFailed, Rig, open_rig
+from tests.matrix.results import PASSED, ROOT
 
-CHECK_SECONDS = 30.0
+CHECK_SECONDS = 60
 """A check that takes longer has failed."""
 WHY_CHARACTERS = 300
 
@@ -24,7 +24,7 @@ WHY_CHARACTERS = 300
 class Outcome:
     """The outcome of all checks of a release, by their names.
 
-    `results` are "passed" or "failed: WHY", `behaviour` the words that checks returned. `repeated` says why a check failed the
+    `results` are "passed" or "failed: WHY", `behaviour` the words that checks report. `repeated` says why a check failed the
     first time.
     """
 
@@ -33,51 +33,73 @@ class Outcome:
     repeated: dict[str, str] = field(default_factory=dict)
 
 
-async def run_checks(cli: Cli, bin_folder: Path, checks: Mapping[str, Check] = CHECKS) -> Outcome:
-    """Run all checks, with one gateway as long as they pass. One that fails is repeated with another gateway and a new home."""
-    outcome = Outcome()
-    async with AsyncExitStack() as stack:
-        rig: Rig | None = None
-        for name, check in checks.items():
-            if rig is None:
-                rig = await stack.enter_async_context(open_rig(cli, bin_folder))
-            result, word = await run_check(check, rig)
-            if result != PASSED:
-                outcome.repeated[name] = result
-                await stack.aclose()
-                rig = None
-                async with open_rig(cli, bin_folder) as alone:
-                    result, word = await run_check(check, alone)
-            outcome.results[name] = result
-            if word:
-                outcome.behaviour[name] = word
+Run = Callable[[str, Path, Mapping[str, Check]], Awaitable[Outcome]]
+
+
+async def run_checks(cli: str, installation: Path, run: Run | None = None) -> Outcome:
+    """Run all checks with the release in this folder. Those that fail are repeated with another gateway and a new home."""
+    run = run or run_pytest
+    outcome = await run(cli, installation, CHECKS)
+    failed = {name: why for name, why in outcome.results.items() if why != PASSED}
+    if failed:
+        again = await run(cli, installation, {name: CHECKS[name] for name in failed})
+        outcome = Outcome({**outcome.results, **again.results}, {**outcome.behaviour, **again.behaviour}, failed)
     return outcome
 
 
-async def run_check(check: Check, rig: Rig) -> tuple[str, str]:
-    """Run a check once: its result, and the word that it returned."""
-    try:
-        async with asyncio.timeout(CHECK_SECONDS) as limit:
-            return PASSED, await check(rig) or ""
-    except TimeoutError as error:
-        took = f"not finished after {CHECK_SECONDS:g} s" if limit.expired() else "a limit of time was reached"
-        return f"failed: {took}, in {_places(error.__cause__ or error)}", ""
-    except CheckFailed as error:
-        return f"failed: {one_line(error, rig.base)}", ""
-    except Exception as error:
-        return f"failed: {type(error).__name__}: {one_line(error, rig.base)}, in {_places(error)}", ""
+async def run_pytest(cli: str, installation: Path, checks: Mapping[str, Check]) -> Outcome:
+    """Run the tests of these checks in a process of pytest."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        tests = [check.node_id(cli) for check in checks.values()]
+        settings = (
+            "-q",
+            "-n",
+            "0",
+            "-p",
+            "no:cacheprovider",
+            "-o",
+            f"timeout={CHECK_SECONDS}",
+            "-o",
+            "junit_family=xunit1",
+            f"--junitxml={report}",
+        )
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "pytest", *settings, *tests),
+            cwd=ROOT,
+            env={**os.environ, "PORTICO_TEST_CLIS": str(installation)},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        output, _ = await process.communicate()
+        if not report.exists():
+            raise RuntimeError(f"pytest exited with {process.returncode}: {output.decode(errors='replace')[-2000:]}")
+        return read_report(report.read_text(), cli, checks)
 
 
-def one_line(error: BaseException, base: Path | None = None) -> str:
-    """The message in one line of limited length, without folders and ports of this machine."""
-    text = " ".join(str(error).split())
-    if base is not None:
-        text = text.replace(str(base), "…")
-    text = re.sub(r"/\S*portico-matrix-\w+", "…", re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:9", text))
+def read_report(report: str, cli: str, checks: Mapping[str, Check]) -> Outcome:
+    """The outcome of the checks in a report of pytest, which has one or more entries for each test."""
+    entries: dict[str, list[xml.Element]] = {}
+    for case in xml.fromstring(report).iter("testcase"):
+        entries.setdefault(case.attrib["name"], []).append(case)
+    outcome = Outcome()
+    for name, check in checks.items():
+        cases = entries.get(check.node_id(cli).rpartition("::")[2], [])
+        outcome.results[name] = _result(cases)
+        for found in (found for case in cases for found in case.iter("property")):
+            outcome.behaviour[name] = found.attrib["value"]
+    return outcome
+
+
+def _result(cases: Iterable[xml.Element]) -> str:
+    """What the entries of a test say. It has not passed if it was skipped, or did not run."""
+    problems = [problem for case in cases for problem in case if problem.tag in ("failure", "error", "skipped")]
+    if problems:
+        return f"failed: {one_line(problems[0].attrib.get('message') or problems[0].text or problems[0].tag)}"
+    return PASSED if cases else "failed: it did not run"
+
+
+def one_line(text: str) -> str:
+    """A message in one line of limited length, without folders and ports of this machine."""
+    text = re.sub(r"/\S*portico-\w+-\w+", "…", re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:9", " ".join(text.split())))
     return text if len(text) <= WHY_CHARACTERS else text[: WHY_CHARACTERS - 1] + "…"
-
-
-def _places(error: BaseException) -> str:
-    """The functions of the checks that an exception has passed, the outermost first."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return ", ".join(f"{frame.name} (line {frame.lineno})" for frame in frames if "/tests/matrix/" in frame.filename[-60:])

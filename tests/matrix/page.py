@@ -30,7 +30,7 @@ and prints how their events differ from the golden ones. The exit code is 1 if a
 
 def page(results: Mapping[str, Mapping[str, Any]], runs: Mapping[str, Mapping[str, Any]]) -> str:
     """The page for these results and their runs, in Markdown."""
-    sections = [HEAD, "## The checks\n", *(f"* **{name}**: {_sentence(check.__doc__)}" for name, check in CHECKS.items())]
+    sections = [HEAD, "## The checks\n", *(f"* **{name}**: {check.sentence}" for name, check in CHECKS.items())]
     for name, cli in results.items():
         sections += ["", *_section(name, cli, runs.get(name, {}))]
     return "\n".join(sections) + "\n"
@@ -65,10 +65,6 @@ def _cell(result: str | None, word: str) -> str:
     if result is None:
         return "not run"
     return word if result == PASSED else "**failed**"
-
-
-def _sentence(docstring: str | None) -> str:
-    return " ".join((docstring or "").split())
 
 
 if __name__ == "__main__":

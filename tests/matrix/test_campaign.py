@@ -1,117 +1,67 @@
-"""How checks are run, repeated and reported, and how recorded events are compared, without a CLI."""
+"""How the results of checks are read and repeated, and how recorded events are compared, without a CLI."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.matrix import campaign
-from tests.matrix.campaign import Outcome, one_line, run_checks
-from tests.matrix.checks import Check
-from tests.matrix.clis import CLIS
-from tests.matrix.rig import Rig, expect
+from tests.matrix.campaign import Outcome, one_line, read_report, run_checks
+from tests.matrix.checks import CHECKS, Check
+from tests.matrix.results import ROOT
 from tests.matrix.transcripts import comparable, difference
 
-
-class FakeRigs:
-    """Stands for `open_rig`: numbered rigs, of which `open` are not closed yet."""
-
-    def __init__(self, base: Path) -> None:
-        self.base, self.opened, self.open = base, 0, 0
-
-    @asynccontextmanager
-    async def open_rig(self, *_: Any) -> AsyncIterator[Rig]:
-        self.opened += 1
-        self.open += 1
-        yield Rig(CLIS["claude"], self.base / str(self.opened), None, None)  # type: ignore[arg-type]
-        self.open -= 1
+REPORT = """<testsuites><testsuite>
+<testcase name="test_a[codex]"/>
+<testcase name="test_b[codex]"><properties><property name="behaviour" value="serial"/></properties></testcase>
+<testcase name="test_c[codex-daemon]"><failure message="AssertionError: assert 'x' == 'y'
+ at http://127.0.0.1:4711/v1 in /var/tmp/portico-test-x1/codex0/home">trace</failure></testcase>
+<testcase name="test_d[codex]"/>
+<testcase name="test_d[codex]"><error message="failed on teardown: left behind"/></testcase>
+<testcase name="test_e[codex]"><skipped message="codex is not installed"/></testcase>
+</testsuite></testsuites>"""
 
 
-@pytest.fixture
-def rigs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeRigs:
-    found = FakeRigs(tmp_path)
-    monkeypatch.setattr(campaign, "open_rig", found.open_rig)
-    return found
+def test_the_report_of_pytest_is_read() -> None:
+    checks = {name: Check("", f"test_x.py::test_{name}", "daemon" if name == "c" else "") for name in "abcdef"}
+    assert read_report(REPORT, "codex", checks) == Outcome(
+        {
+            "a": "passed",
+            "b": "passed",
+            "c": "failed: AssertionError: assert 'x' == 'y' at http://127.0.0.1:9/v1 in …/codex0/home",
+            "d": "failed: failed on teardown: left behind",
+            "e": "failed: codex is not installed",
+            "f": "failed: it did not run",
+        },
+        {"b": "serial"},
+    )
 
 
-async def passing(rig: Rig) -> None:
-    """A check that passes."""
+async def test_a_check_that_fails_is_repeated() -> None:
+    runs: list[list[str]] = []
+
+    async def run(cli: str, installation: Path, checks: Mapping[str, Check]) -> Outcome:
+        runs.append(list(checks))
+        first = len(runs) == 1
+        return Outcome({name: "failed: busy" if first and name == "seed" else "passed" for name in checks})
+
+    outcome = await run_checks("claude", Path("release"), run)
+    assert outcome.results == dict.fromkeys(CHECKS, "passed") and outcome.repeated == {"seed": "failed: busy"}
+    assert runs == [list(CHECKS), ["seed"]]
 
 
-async def serial(rig: Rig) -> str:
-    """A check that passes with a word."""
-    return "serial"
-
-
-async def failing(rig: Rig) -> None:
-    """A check that fails."""
-    expect(False, f"lost in {rig.base}\nat http://127.0.0.1:4711/v1")
-
-
-async def broken(rig: Rig) -> None:
-    """A check with another exception."""
-    raise KeyError("data")
-
-
-async def hanging(rig: Rig) -> None:
-    """A check that does not end."""
-    await asyncio.Event().wait()
-
-
-async def run(*checks: Check) -> Outcome:
-    return await run_checks(CLIS["claude"], Path("bin"), {check.__name__: check for check in checks})
-
-
-async def test_checks_that_pass_share_a_gateway(rigs: FakeRigs) -> None:
-    outcome = await run(passing, serial)
-    assert outcome.results == {"passing": "passed", "serial": "passed"}
-    assert (outcome.behaviour, outcome.repeated) == ({"serial": "serial"}, {})
-    assert (rigs.opened, rigs.open) == (1, 0)
-
-
-async def test_a_check_that_fails_is_repeated_alone(rigs: FakeRigs) -> None:
-    used: list[str] = []
-
-    async def first_time(rig: Rig) -> None:
-        used.append(rig.base.name)
-        assert rigs.open == 1, "its gateway is not the only one"
-        expect(len(used) > 1, "busy")
-
-    async def after(rig: Rig) -> None:
-        used.append(rig.base.name)
-
-    outcome = await run(passing, first_time, after)
-    assert outcome.results == {"passing": "passed", "first_time": "passed", "after": "passed"}
-    assert outcome.repeated == {"first_time": "failed: busy"}
-    assert used == ["1", "2", "3"] and rigs.open == 0
-
-
-async def test_reasons_are_one_line_without_folders_and_ports(rigs: FakeRigs) -> None:
-    outcome = await run(failing)
-    assert outcome.results == {"failing": "failed: lost in … at http://127.0.0.1:9/v1"}
-
-
-async def test_another_exception_has_its_name_and_place(rigs: FakeRigs) -> None:
-    outcome = await run(broken, passing)
-    assert outcome.results["broken"].startswith("failed: KeyError: 'data', in ")
-    assert "broken (line" in outcome.results["broken"] and outcome.results["passing"] == "passed"
-
-
-async def test_a_check_that_hangs_is_ended(rigs: FakeRigs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(campaign, "CHECK_SECONDS", 0.05)
-    outcome = await run(hanging, passing)
-    assert outcome.results["hanging"].startswith("failed: not finished after 0.05 s, in ") and rigs.open == 0
-    assert "hanging (line" in outcome.results["hanging"] and outcome.results["passing"] == "passed"
+def test_each_check_is_a_test_of_the_table() -> None:
+    for check in CHECKS.values():
+        file, _, name = check.node_id("claude").partition("[")[0].partition("::")
+        assert f"async def {name}(" in (ROOT / file).read_text()
 
 
 def test_long_reasons_are_cut() -> None:
-    assert len(one_line(ValueError("x" * 5000))) == campaign.WHY_CHARACTERS
+    assert len(one_line("x" * 5000)) == campaign.WHY_CHARACTERS
 
 
 def call(call_id: str, command: str, status: str = "started") -> dict[str, Any]:

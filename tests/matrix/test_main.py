@@ -38,8 +38,8 @@ class FakeClis:
         assert package == "@x/codex"
         yield Path(version)
 
-    async def run_checks(self, cli: Any, bin_folder: Path) -> Outcome:
-        version = bin_folder.parts[0]
+    async def run_checks(self, cli: str, installation: Path) -> Outcome:
+        version = str(installation)
         self.checked.append(version)
         outcome = Outcome(dict.fromkeys(CHECKS, "passed"), {"application tools": "serial"})
         if not self.passes(int(version.split(".")[1])):

@@ -41,14 +41,16 @@ Json = dict[str, Any]
 
 
 def dialogue_of(body: Json) -> Dialogue:
-    """Read the request's contents as a dialogue, without the texts the CLI injects."""
+    """Read the request's contents as a dialogue, without what the CLI and the gateway add to texts."""
     turns = (_turn_of(content) for content in body.get("contents", []))
     return tuple(turn for turn in turns if turn.role != "user" or turn.texts)
 
 
 def _turn_of(content: Json) -> Turn:
     parts = content.get("parts", [])
-    stripped = (INJECTED.sub("", part["text"]).strip() for part in parts if "text" in part and not part.get("thought"))
+    stripped = (
+        INJECTED.sub("", part["text"]).strip().lstrip("\u200b") for part in parts if "text" in part and not part.get("thought")
+    )
     texts = tuple(text for text in stripped if text)
     if content.get("role") == "model":
         return Turn("assistant", texts)

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gateway.agents.discovery import Discovery
-from tests.conftest import write_config
+from tests.real import home as homes
 from tests.real.clis import BIN, require
 from tests.real.gemini import gemini, running
 from tests.real.models import Model, model_on_loopback
 from tests.real.processes import tear_down
 from tests.real.tool_bench import bench, unstarted_bench
-from tests.support.daemon import Daemon, RunningGateway, gateway_config, run_gateway
+from tests.support.daemon import RunningGateway
 
 __all__ = ["bench", "gemini", "running", "unstarted_bench"]
 
@@ -29,42 +26,8 @@ DUMMY_KEY = "sk-ant-dummy-0123456789abcdef"
 KEPT_VARIABLES = ("PATH", "LANG", "TMPDIR", "PYTEST_CURRENT_TEST")
 
 
-@dataclass
-class Home:
-    """An empty home folder, a working folder, and the configuration of the agent `claude`.
-
-    Changes of `agent` apply to gateways that are started afterwards.
-    """
-
-    path: Path
-    work: Path
-    base: Path
-    agent: dict[str, Any]
-    daemons: list[Daemon] = field(default_factory=list)
-
-    @property
-    def env(self) -> dict[str, str]:
-        return self.agent["env"]
-
-    def config(self, **tables: Any) -> dict[str, Any]:
-        """A gateway's configuration with this agent."""
-        return gateway_config(self.base, agents={"claude": self.agent}, **tables)
-
-    @asynccontextmanager
-    async def gateway(self, **tables: Any) -> AsyncIterator[RunningGateway]:
-        """A gateway in this process."""
-        async with run_gateway(self.config(**tables)) as running:
-            yield running
-
-    async def daemon(self, env: dict[str, str] | None = None, **tables: Any) -> Daemon:
-        """Start a daemon in its own process. It is stopped after the test if it still runs."""
-        daemon = Daemon(write_config(self.base, self.config(**tables)), self.base, env or {})
-        self.daemons.append(daemon)
-        return await daemon.start()
-
-    def daemon_env(self) -> dict[str, str]:
-        """The environment of a gateway process, with its own home folder."""
-        return {"PATH": os.environ["PATH"], "HOME": str(self.base), "LANG": "C.UTF-8"}
+class Home(homes.Home):
+    """The home folder of claude, and gateways with the agent `claude`."""
 
     def session_files(self) -> list[Path]:
         """The session files of the CLI."""
@@ -111,15 +74,15 @@ def make_home(base: Path, program: Path, model: str) -> Home:
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     }
     # Its own modes, which are the default for editors, are tested in acp/test_claude_modes.py.
-    return Home(path, work, base, {"driver": "claude", "cwd": str(work), "env": env, "options": {"mode": "ask"}})
+    return Home("claude", path, work, base, {"driver": "claude", "cwd": str(work), "env": env, "options": {"mode": "ask"}})
 
 
 @pytest.fixture
 async def home(tmp_path: Path, claude_program: Path, model: Model) -> AsyncIterator[Home]:
     """A home folder for the CLI. No process may use it after the test, when its gateways are stopped."""
-    home = make_home(tmp_path, claude_program, model.url)
-    yield home
-    await tear_down(home.path, home.daemons)
+    found = make_home(tmp_path, claude_program, model.url)
+    yield found
+    await tear_down(found.path, found.daemons)
 
 
 @pytest.fixture

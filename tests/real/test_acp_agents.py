@@ -8,8 +8,9 @@ from typing import Any
 import httpx
 
 from tests.gateway.cli.test_acp import small_agent
-from tests.real.gemini import PROGRAM, AapSession, Gemini, text_of
-from tests.real.test_gemini_app_tools import WEATHER
+from tests.real.aap_client import AapSession, text_of
+from tests.real.gemini import PROGRAM, Gemini
+from tests.real.real_cli import WEATHER
 
 
 def by_command_line(gemini: Gemini) -> dict[str, Any]:
@@ -59,7 +60,7 @@ async def test_application_tools_with_any_agent(gemini: Gemini) -> None:
         assert aap.pending_call()["name"] == "other"
         await aap.permit(True)
         assert (aap.pending_call()["name"], aap.pending_call()["input"]) == ("get_weather", {"location": "Tokyo"})
-        await aap.post({"role": "tool", "toolCallId": aap.pending_call()["toolCallId"], "content": "18 degrees"})
+        await aap.send({"role": "tool", "toolCallId": aap.pending_call()["toolCallId"], "content": "18 degrees"})
         assert text_of(aap.last["messages"]) == "It is mild in Tokyo."
         # The result of the call that was asked about; the application's own result is not repeated.
         assert [message["role"] for message in aap.last["messages"]] == ["tool", "assistant"]

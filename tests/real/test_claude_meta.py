@@ -61,11 +61,6 @@ async def test_meta_lists_the_tools_capabilities_and_options(portico: RunningGat
     assert model.last_request().get("tools", []) == []
 
 
-async def test_every_default_of_meta_can_be_sent_back(portico: RunningGateway) -> None:
-    claude = (await _agents(portico))["claude"]
-    await create_session(portico.client, "[[plain]] hello", **{option["name"]: option["default"] for option in claude["options"]})
-
-
 async def test_a_missing_cli_is_not_listed_and_its_error_names_the_remedy(home: Home, model: Model) -> None:
     home.env["PATH"] = str(home.work)
     async with home.gateway() as portico:

@@ -7,56 +7,12 @@ from pathlib import Path
 
 from tests.real.aap_client import create_session, execute, user
 from tests.real.conftest import DUMMY_KEY, Home
-from tests.real.models import Model, message_texts, system
-from tests.real.processes import arguments, cli_of, wait_for_exit
+from tests.real.models import Model, message_texts
+from tests.real.processes import arguments, cli_of
 from tests.support.daemon import RunningGateway
 
-SAILOR = {"role": "system", "content": "Speak like a sailor, always. Zanzibar."}
-CLIS_OWN = "# Harness"
 SECRET = "sk-ant-secret-of-this-session-987654"
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-
-
-async def test_a_system_message_is_appended_to_the_clis_prompt(portico: RunningGateway, home: Home, model: Model) -> None:
-    aap = await create_session(portico.client, SAILOR, "[[plain]] hello")
-    assert SAILOR["content"] in system(model.last_request()) and CLIS_OWN in system(model.last_request())
-    await aap.send_turn("[[plain]] again")
-    assert system(model.last_request()).count("Zanzibar") == 1
-    assert message_texts(model.last_request(), "user") == ["[[plain]] hello", "[[plain]] again"]
-    assert (await aap.history())[0] == SAILOR
-
-
-async def test_a_system_message_replaces_the_clis_prompt(portico: RunningGateway, model: Model) -> None:
-    await create_session(portico.client, SAILOR, "[[plain]] hello", system_prompt="replace")
-    assert SAILOR["content"] in system(model.last_request()) and CLIS_OWN not in system(model.last_request())
-
-
-async def test_a_system_message_is_kept_after_the_process_was_stopped(home: Home, model: Model) -> None:
-    async with home.gateway(limits={"sleep_after": 1.5}) as portico:
-        for way, own in (("append", True), ("replace", False)):
-            aap = await create_session(portico.client, SAILOR, "[[plain]] hello", system_prompt=way)
-            await wait_for_exit(cli_of(home.path).pid)
-            await aap.send_turn("[[plain]] again")
-            assert system(model.last_request()).count("Zanzibar") == 1
-            assert (CLIS_OWN in system(model.last_request())) is own
-            await wait_for_exit(cli_of(home.path).pid)
-
-
-async def test_the_model_is_a_session_option_and_can_be_changed(portico: RunningGateway, home: Home, model: Model) -> None:
-    aap = await create_session(portico.client, "[[plain]] hello", model="claude-haiku-4-5-20251001")
-    assert model.last_request()["model"] == "claude-haiku-4-5-20251001"
-    first = cli_of(home.path)
-    answer = await aap.send_turn("[[recall]]", agent={"options": {"model": "claude-sonnet-4-5"}})
-    assert answer == "I see 2 user texts. Before this one: [[plain]] hello"
-    assert model.last_request()["model"] == "claude-sonnet-4-5"
-    assert cli_of(home.path) != first
-
-
-async def test_the_configured_model_is_the_default(home: Home, model: Model) -> None:
-    home.agent["options"] = {"model": "claude-haiku-4-5-20251001"}
-    async with home.gateway() as portico:
-        await create_session(portico.client, "[[plain]] hello")
-    assert model.last_request()["model"] == "claude-haiku-4-5-20251001"
 
 
 async def test_a_secret_key_is_sent_to_the_vendor_only(home: Home, model: Model) -> None:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
-
 from tests.real.aap_client import AapSession, create_session, read_until_event, user
 from tests.real.conftest import Home
 from tests.real.models import Model
-from tests.real.processes import cli_of
 from tests.support.daemon import RunningGateway
 
 GRANTS = {"agent": {"tools": [{"name": "Bash", "trust": True}]}}
@@ -36,29 +33,21 @@ async def test_steering_while_a_tool_runs(portico: RunningGateway, home: Home, m
     assert await aap.send_turn("[[echo:next]]") == "next"
 
 
-@pytest.mark.parametrize("cancelled", [False, True])
-async def test_steering_without_a_later_tool_call(portico: RunningGateway, home: Home, cancelled: bool) -> None:
-    """The CLI begins another turn of the same run; a cancel ends both."""
+async def test_a_cancel_ends_a_run_and_what_was_steered_into_it(portico: RunningGateway) -> None:
+    """Without a later tool call the CLI begins another turn of the same run."""
     aap = await create_session(portico.client, "[[plain]] before")
-    cli = cli_of(home.path)
     async with aap.open_stream("[[midtext]]") as frames:
         await read_until_event(frames, "text_delta")
         steered = steer(aap, "[[echo:steered]]")
         await _wait_for_client_message(aap)
-        if cancelled:
-            assert (await portico.client.post(f"/session/{aap.id}/cancel")).json()["cancelled"]
+        assert (await portico.client.post(f"/session/{aap.id}/cancel")).json()["cancelled"]
         rest = [frame async for frame in frames]
     assert [name for name, _ in rest].count("turn_stop") == 1
     assert (await steered).json()["stopReason"] == "end_turn"
     text = "".join(data["delta"] for name, data in rest if name == "text_delta")
-    assert text.endswith("steered") is not cancelled
+    assert text.endswith("steered") is False
     assert await aap.send_turn("[[echo:next]]") == "next"
-    contents = [message["content"] for message in await aap.history()]
-    assert contents[-1] == "next"
-    if not cancelled:
-        assert contents[-5:-2] == [contents[-5], "[[echo:steered]]", "steered"]
-        assert contents[-5].startswith("word ")
-        assert cli_of(home.path) == cli
+    assert (await aap.history())[-1]["content"] == "next"
 
 
 async def _wait_for_client_message(aap: AapSession) -> None:

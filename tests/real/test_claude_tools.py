@@ -2,79 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from typing import Any
 
+import httpx
 import pytest
 
-from tests.model_server.scenarios import Step, Text, ToolUse, text_step
+from tests.model_server.scenarios import ToolUse
 from tests.real.tool_bench import CLOCK, WEATHER, Bench, bash, clock, deny, grant, result, weather
+from tests.support.daemon import run_gateway
 
-
-async def test_an_application_side_call(bench: Bench) -> None:
-    turn = await bench.start(bench.model_calls(Text("Asking. "), weather(location="Tokyo"), after="Mild."), app=[WEATHER])
-    assert (turn.called, turn.results, turn.stop) == (["get_weather"], {}, "tool_use")
-    [call] = turn.calls
-
-    turn_2 = await bench.answer(turn.session, result(call, "18 degrees"))
-    assert (turn_2.called, turn_2.results, turn_2.text, turn_2.stop) == ([], {}, "Mild.", "end_turn")
-    assert bench.results_sent()[call]["content"] == [{"type": "text", "text": "18 degrees"}]
-    assert await bench.history(turn.session) == [
-        {"role": "user", "content": "go [[calls]]"},
-        {
-            "role": "assistant",
-            "content": [
-                {"type": "text", "text": "Asking. "},
-                {"type": "tool_use", "toolCallId": call, "name": "get_weather", "input": {"location": "Tokyo"}},
-            ],
-        },
-        {"role": "tool", "toolCallId": call, "content": "18 degrees"},
-        {"role": "assistant", "content": "Mild."},
-    ]
-
-
-async def test_a_trusted_call_runs_in_the_turn(bench: Bench) -> None:
-    turn = await bench.start(bench.model_calls(bash(f"touch {bench.work}/made && echo made")), own={"Bash": True})
-    [call] = turn.calls
-    assert (turn.results, turn.text, turn.stop) == ({call: "made"}, "Done.", "end_turn")
-    assert (bench.work / "made").exists()
-
-
-async def test_a_trusted_call_that_fails(bench: Bench) -> None:
-    turn = await bench.start(bench.model_calls(bash("ls /nonexistent-dir; exit 3")), own={"Bash": True})
-    [call] = turn.calls
-    assert "Exit code 3" in turn.results[call] and "nonexistent-dir" in turn.results[call]
-    assert (turn.text, turn.stop) == ("Done.", "end_turn")
-    assert bench.results_sent()[call]["is_error"] is True
-
-
-async def test_an_output_of_a_megabyte_is_cut_by_the_cli_and_the_turn_ends(bench: Bench) -> None:
-    turn = await bench.start(bench.model_calls(bash("head -c 1000000 /dev/zero | tr '\\0' A")), own={"Bash": True})
-    [call] = turn.calls
-    assert "AAAA" in turn.results[call] and len(turn.results[call]) < 100_000
-    assert (turn.text, turn.stop) == ("Done.", "end_turn")
-
-
-@pytest.mark.parametrize("granted", [True, False])
-async def test_an_untrusted_call_waits_for_a_permission(bench: Bench, granted: bool) -> None:
-    turn = await bench.start(bench.model_calls(bash(f"touch {bench.work}/made && echo made")), own={"Bash": False})
-    [call] = turn.calls
-    assert (turn.results, turn.stop) == ({}, "tool_use")
-    assert not (bench.work / "made").exists()
-
-    turn_2 = await bench.answer(turn.session, grant(call) if granted else deny(call, "not today"))
-    expected = "made" if granted else "Tool call denied: not today"
-    assert (turn_2.results, turn_2.text, turn_2.stop) == ({call: expected}, "Done.", "end_turn")
-    assert (bench.work / "made").exists() == granted
-    history = await bench.history(turn.session)
-    assert history[2] == {"role": "tool", "toolCallId": call, "content": expected}
-    sent = bench.results_sent()[call]
-    assert (expected in sent["content"], sent["is_error"]) == (True, not granted)
-
-
-async def test_a_denial_without_a_reason(bench: Bench) -> None:
-    turn = await bench.start(bench.model_calls(bash("echo hi")), own={"Bash": False})
-    [call] = turn.calls
-    assert (await bench.answer(turn.session, deny(call))).results == {call: "Tool call denied"}
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 
 async def test_four_calls_in_one_message(bench: Bench) -> None:
@@ -100,15 +39,6 @@ async def test_four_calls_in_one_message(bench: Bench) -> None:
     assert set(bench.results_sent()) == {first, second, read, shell}
 
 
-async def test_one_answer_for_calls_whose_permissions_the_cli_requests_one_by_one(bench: Bench) -> None:
-    text = bench.model_calls(bash("touch a && echo 1"), bash("touch b && echo 2"), weather(), bash("touch c && echo 3"))
-    turn = await bench.start(text, own={"Bash": False}, app=[WEATHER])
-    one, two, app, three = turn.calls
-    turn_2 = await bench.answer(turn.session, deny(two), grant(three), result(app, "rain"), grant(one))
-    assert turn_2.results == {one: "1", two: "Tool call denied", three: "3"} and turn_2.stop == "end_turn"
-    assert sorted(path.name for path in bench.work.iterdir()) == ["a", "c"]
-
-
 @pytest.mark.parametrize("answered", ["not at all", "granted", "denied"])
 async def test_a_trusted_call_behind_one_that_waits(bench: Bench, answered: str) -> None:
     """The CLI runs it only after the other: it is pending at the stop, and an answer is optional."""
@@ -120,28 +50,6 @@ async def test_a_trusted_call_behind_one_that_waits(bench: Bench, answered: str)
     turn_2 = await bench.answer(turn.session, grant(first), *more)
     assert list(turn_2.results) == [first, second] and turn_2.stop == "end_turn"
     assert (bench.work / "b").exists() == (answered != "denied")
-
-
-async def test_several_rounds_and_a_next_message(bench: Bench) -> None:
-    steps = Step((weather(n=1),)), Step((weather(n=2), bash("echo two"))), text_step("Both.")
-    turn = await bench.start(bench.model_replies(*steps), own={"Bash": True}, app=[WEATHER])
-    turn_2 = await bench.answer(turn.session, result(turn.calls[0], "one"))
-    assert (turn_2.called, turn_2.stop) == (["get_weather", "Bash"], "tool_use")
-    assert turn_2.results == {turn_2.calls[1]: "two"}
-    turn_3 = await bench.answer(turn.session, result(turn_2.calls[0], "two"))
-    assert (turn_3.text, turn_3.stop) == ("Both.", "end_turn")
-    assert "Before this one" in (await bench.send_turn(turn.session, "And?")).text
-
-
-async def test_tools_are_replaced_for_a_turn(bench: Bench) -> None:
-    turn = await bench.start(bench.model_calls(weather()), own={"Bash": True}, app=[WEATHER])
-    await bench.answer(turn.session, result(turn.calls[0], "rain"))
-    bench.model_calls(clock(), ToolUse("Read", {"file_path": "/etc/hostname"}))
-    turn_2 = await bench.send_turn(turn.session, "go [[calls]]", own={"Read": True}, tools=[CLOCK])
-    assert turn_2.called == ["get_time", "Read"] and turn_2.stop == "tool_use"
-    assert sorted(tool["name"] for tool in bench.model.bodies()[-1]["tools"]) == ["Read", "mcp__app__get_time"]
-    turn_3 = await bench.answer(turn.session, result(turn_2.calls[0], "noon"))
-    assert turn_3.stop == "end_turn" and len(bench.results_sent()) == 3
 
 
 async def test_the_calls_of_a_subagent_need_permission(bench: Bench) -> None:
@@ -187,3 +95,53 @@ async def test_a_tool_with_the_name_of_its_own_tool_that_is_off(bench: Bench) ->
     assert rest.json()["choices"][0]["message"]["content"] == "Done."
     assert rest.headers["x-portico-session"] == answer.headers["x-portico-session"]
     assert bench.results_sent()[call["id"]]["content"] == [{"type": "text", "text": "elsewhere.txt"}]
+
+
+async def test_a_result_with_an_image(bench: Bench) -> None:
+    content = [
+        {"type": "text", "text": "A picture."},
+        {"type": "image", "url": f"data:image/png;base64,{PIXEL}"},
+        {"type": "image", "url": "https://example.org/a.png"},
+    ]
+    turn = await bench.start(bench.model_calls(weather()), app=[WEATHER])
+    await bench.answer(turn.session, result(turn.calls[0], content))
+    sent = bench.results_sent()[turn.calls[0]]["content"]
+    assert sent[0] == {"type": "text", "text": "A picture."}
+    assert sent[1]["source"] == {"type": "base64", "media_type": "image/png", "data": PIXEL}
+    assert sent[-1] == {"type": "text", "text": "[image: https://example.org/a.png]"}
+    assert (await bench.history(turn.session))[2]["content"] == content
+
+
+async def test_an_image_of_the_agents_own_tool(bench: Bench) -> None:
+    (bench.work / "a.png").write_bytes(base64.b64decode(PIXEL))
+    text = bench.model_calls(ToolUse("Read", {"file_path": f"{bench.work}/a.png"}))
+    turn = await bench.start(text, own={"Read": True})
+    [image] = [block for block in turn.results[turn.calls[0]] if block["type"] == "image"]
+    assert image["url"].startswith("data:image/png;base64,")
+
+
+async def test_a_reply_of_the_wrong_type(bench: Bench) -> None:
+    """The client answers an application-side call with a permission, and a call of the agent with a result."""
+    turn = await bench.start(bench.model_calls(weather(), bash("touch made")), own={"Bash": False}, app=[WEATHER])
+    app, shell = turn.calls
+    turn_2 = await bench.answer(turn.session, deny(app, "no network"), result(shell, "I did it myself"))
+    assert turn_2.stop == "end_turn" and not (bench.work / "made").exists()
+    sent = bench.results_sent()
+    assert "Tool call denied: no network" in json.dumps(sent[app]) and "I did it myself" in json.dumps(sent[shell])
+    tools = {m["toolCallId"]: m["content"] for m in await bench.history(turn.session) if m["role"] == "tool"}
+    assert tools == {app: "Tool call denied: no network", shell: "I did it myself"}
+
+
+async def test_rules_apply_to_the_calls_of_a_subagent(unstarted_bench: Bench) -> None:
+    bench, config = unstarted_bench, unstarted_bench.config()
+    config["agents"]["claude"]["policy"] = [
+        {"tool": "Bash", "when": {"command": "touch allowed*"}, "decide": "allow"},
+        {"tool": "Bash", "when": {"command": "touch denied*"}, "decide": "deny", "reason": "not permitted here"},
+    ]
+    bench.model_calls(bash("touch denied"), bash("touch allowed"), name="inner")
+    task: dict[str, Any] = {"description": "sub", "prompt": "go [[inner]]", "subagent_type": "general-purpose"}
+    async with run_gateway(config) as running:
+        running.client.timeout = httpx.Timeout(120)
+        bench.client = running.client
+        turn = await bench.start(bench.model_calls(ToolUse("Agent", task)), own={"Agent": True, "Bash": True})
+    assert (turn.stop, [path.name for path in bench.work.iterdir()]) == ("end_turn", ["allowed"])

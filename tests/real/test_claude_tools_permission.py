@@ -11,7 +11,7 @@ import pytest
 
 from drivers.claude.tools import OWN_TOOLS
 from tests.model_server.scenarios import Block, ToolUse, text_step
-from tests.real.tool_bench import WEATHER, Bench, bash, deny, grant, result, weather
+from tests.real.tool_bench import WEATHER, Bench, bash, deny, result, weather
 
 ALLOW_ALL = {"permissions": {"allow": ["Bash", "Bash(touch:*)", "Read", "Read(**)", "Write", "Write(**)", "WebFetch"]}}
 MODES = ("bypassPermissions", "acceptEdits", "dontAsk", "auto", "plan")
@@ -181,11 +181,6 @@ async def test_no_kind_of_tool_runs_unlisted(bench: Bench) -> None:
     assert (bench.work / "file.txt").read_text() == "SECRET" and [p.name for p in bench.work.iterdir()] == ["file.txt"]
 
 
-async def test_without_any_tool_the_model_has_none(bench: Bench) -> None:
-    await bench.start("Hi [[plain]]")
-    assert not bench.model.bodies()[-1].get("tools")
-
-
 async def test_a_trusted_tool_runs_although_the_settings_ask(bench: Bench) -> None:
     bench.settings({"permissions": {"ask": ["Bash"], "defaultMode": "plan"}})
     outside = bench.base / "outside"
@@ -202,13 +197,6 @@ async def test_a_deny_rule_of_the_user_settings_applies(bench: Bench) -> None:
 async def test_a_call_with_invalid_input_needs_no_permission(bench: Bench) -> None:
     turn = await bench.start(bench.model_calls(ToolUse("Bash", {"nonsense": 1})), own={"Bash": False})
     assert turn.stop == "end_turn" and "InputValidationError" in str(turn.results)
-
-
-async def test_a_granted_call_runs_once_and_the_next_one_needs_permission_again(bench: Bench) -> None:
-    turn = await bench.start(bench.model_calls(bash("echo x >> log")), own={"Bash": False})
-    await bench.answer(turn.session, grant(turn.calls[0]))
-    turn_2 = await bench.send_turn(turn.session, "go [[calls]]")
-    assert turn_2.stop == "tool_use" and (bench.work / "log").read_text() == "x\n"
 
 
 async def test_the_tools_of_meta_are_those_of_the_cli(bench: Bench) -> None:

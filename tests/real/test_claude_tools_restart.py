@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import json
 
-import psutil
-import pytest
-
 from tests.model_server.scenarios import Step, ToolUse, text_step
-from tests.real.tool_bench import WEATHER, Bench, bash, daemon_of, deny, grant, result, weather
-from tests.support.waiting import wait_until
+from tests.real.tool_bench import WEATHER, Bench, bash, daemon_of, grant, result, weather
 
 OWN = {"Bash": False, "Read": True}
 
@@ -58,16 +54,6 @@ async def test_the_daemon_is_killed(unstarted_bench: Bench) -> None:
         await resume_and_check(unstarted_bench, session, calls)
 
 
-async def test_the_daemon_is_killed_and_the_client_denies(unstarted_bench: Bench) -> None:
-    async with daemon_of(unstarted_bench) as daemon:
-        session, (app, _, shell) = await start_suspended(unstarted_bench, again=False)
-        await daemon.kill()
-    async with daemon_of(unstarted_bench):
-        turn = await unstarted_bench.answer(session, deny(shell, "no"), result(app, "rain"))
-        assert turn.results == {shell: "Tool call denied: no"} and (turn.text, turn.stop) == ("On.", "end_turn")
-        assert not (unstarted_bench.work / "log").exists()
-
-
 async def test_another_call_after_a_restart_needs_permission(unstarted_bench: Bench) -> None:
     """A grant applies to one call with one input."""
     first, other = Step((bash("touch granted"),), chunk=5000), Step((bash("touch other"),), chunk=5000)
@@ -80,41 +66,3 @@ async def test_another_call_after_a_restart_needs_permission(unstarted_bench: Be
         assert turn_2.stop == "tool_use" and not (unstarted_bench.work / "other").exists()
         turn_3 = await unstarted_bench.answer(turn.session, grant(turn_2.calls[0]))
         assert turn_3.stop == "end_turn" and [path.name for path in unstarted_bench.work.iterdir()] == ["other"]
-
-
-@pytest.mark.parametrize("signal", ["kill", "terminate"])
-async def test_the_cli_exits(bench: Bench, signal: str) -> None:
-    session, calls = await start_suspended(bench)
-    await end_cli(bench, signal)
-    await resume_and_check(bench, session, calls)
-
-
-async def test_the_cli_exits_and_the_client_sends_another_message(bench: Bench) -> None:
-    session, calls = await start_suspended(bench)
-    await end_cli(bench, "kill")
-    turn = await bench.send_turn(session, "Never mind [[plain]]")
-    assert turn.stop == "end_turn" and not (bench.work / "log").exists()
-    cancelled = [m for m in await bench.history(session) if m["content"] == "Tool call cancelled"]
-    assert [m["toolCallId"] for m in cancelled] == [calls[0], calls[2]]
-
-
-async def end_cli(bench: Bench, signal: str) -> None:
-    """End the CLI, and wait until the gateway knows it. Only the gateway may wait for the process: it is its child."""
-    getattr(claude_of(bench), signal)()
-    assert bench.client is not None
-    client = bench.client
-
-    async def is_known() -> bool:
-        return not (await client.get("/v1/live-agents")).json()["agents"]
-
-    await wait_until(is_known)
-
-
-def claude_of(bench: Bench) -> psutil.Process:
-    """The CLI process of the session."""
-    [found] = [
-        process
-        for process in psutil.process_iter(["cmdline", "environ"])
-        if "--tools" in (process.info["cmdline"] or ()) and (process.info["environ"] or {}).get("HOME") == str(bench.home)
-    ]
-    return found

@@ -11,7 +11,6 @@ import pytest
 from tests.real.gemini import Gemini
 from tests.support.daemon import RunningGateway
 from tests.support.sse import parse_output_events
-from tests.support.waiting import wait_until
 
 
 async def execute(running: RunningGateway, task: str, **more: str) -> list[dict[str, Any]]:
@@ -20,38 +19,6 @@ async def execute(running: RunningGateway, task: str, **more: str) -> list[dict[
     events = parse_output_events(answer.text)
     assert [event["kind"] for event in events].index("session_end") == len(events) - 1
     return events
-
-
-def answer_text(events: list[dict[str, Any]]) -> str:
-    return "".join(event["text"] for event in events if event["kind"] == "agent_token")
-
-
-@pytest.mark.parametrize("task", ["hello [[plain]]", "-hello [[plain]]", "/help [[plain]]", "--version [[plain]]"])
-async def test_a_task(gemini: Gemini, running: RunningGateway, task: str) -> None:
-    events = await execute(running, task)
-    assert answer_text(events) == "Hello from the model, this is plain text."
-    assert events[-1]["exit_code"] == 0
-    assert [event["kind"] for event in events].count("usage") == 1
-    assert task in json.dumps(gemini.last_request()["contents"])
-    await wait_until(lambda: not list((gemini.base / "data" / "state").iterdir()), "the state of the task is deleted")
-    assert list(gemini.home.iterdir()) == []
-
-
-async def test_a_task_and_an_answer_of_a_megabyte(gemini: Gemini, running: RunningGateway) -> None:
-    events = await execute(running, "x" * 1_000_000 + " [[bigtext]]")
-    assert answer_text(events) == "X" * 1_200_000
-    assert events[-1]["exit_code"] == 0
-    assert "x" * 1_000_000 in json.dumps(gemini.last_request()["contents"])
-
-
-async def test_tools_without_permission(gemini: Gemini, running: RunningGateway) -> None:
-    (gemini.work / "f.txt").write_text("content")
-    events = await execute(running, "[[fileread:f.txt]]")
-    calls = [(event["name"], event["status"]) for event in events if event["kind"] == "tool_call"]
-    assert calls == [("read_file", "started"), ("read_file", "completed")]
-    events = await execute(running, "[[run:touch made.txt]]")
-    assert [event["is_error"] for event in events if event["kind"] == "tool_result"] == [True]
-    assert not (gemini.work / "made.txt").exists()
 
 
 async def test_model_that_begins_with_a_dash_is_no_flag(gemini: Gemini, running: RunningGateway) -> None:
@@ -76,11 +43,6 @@ async def test_model_errors(gemini: Gemini, running: RunningGateway, scenario: s
     assert events[-1]["exit_code"] == code
     assert reported in "".join(event["message"] for event in events if event["kind"] == "error")
     assert time.monotonic() - began < 60
-
-
-async def test_a_model(gemini: Gemini, running: RunningGateway) -> None:
-    await execute(running, "[[plain]]", model="gemini-2.5-pro")
-    assert "gemini-2.5-pro" in gemini.model.requests[-1].path
 
 
 async def test_a_missing_login_is_an_error(gemini: Gemini) -> None:

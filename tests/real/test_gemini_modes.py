@@ -151,7 +151,7 @@ async def test_a_tool_that_is_not_listed_does_not_run(gemini: Gemini, mode: str)
     (policies / "mine.toml").write_text(POLICY)
     gemini.agent["allow_bypass"] = True
     async with gemini.gateway() as running:
-        aap = await create_session(running.client, "[[run:touch allowed]]", tools={"read_file": False}, mode=mode)
+        aap = await create_session(running.client, "[[run:touch allowed]]", own={"read_file": False}, mode=mode)
         assert aap.last["stopReason"] == "end_turn" and SHELL not in gemini.tools()
     assert not (gemini.work / "allowed").exists()
 

@@ -63,7 +63,7 @@ async def test_no_server_of_the_projects_settings_starts(gemini: Gemini, mode: s
     servers = {"mcpServers": {"evil": {"command": "touch", "args": [str(marks)]}}, "mcp": {"serverCommand": f"touch {marks}"}}
     (gemini.work / ".gemini" / "settings.json").write_text(json.dumps(servers))
     async with gemini.gateway() as running:
-        aap = await create_session(running.client, "[[plain]]", tools={READ: False}, mode=mode, settings=settings)
+        aap = await create_session(running.client, "[[plain]]", own={READ: False}, mode=mode, settings=settings)
         assert aap.last["stopReason"] == "end_turn" and gemini.tools() == [READ]
     assert not marks.exists()
 

@@ -6,7 +6,6 @@ import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +14,17 @@ import pytest
 
 from tests.conftest import write_config
 from tests.model_server.anthropic import model_server
-from tests.model_server.scenarios import Block, Dialogue, Scenario, Step, ToolUse, text_step
+from tests.model_server.scenarios import Block, Step, ToolUse, text_step
 from tests.model_server.serving import ModelServer
 from tests.real.clis import BIN, require
+from tests.real.real_cli import SCRIPTS, scripts
 from tests.support.daemon import Daemon, gateway_config, run_gateway
 from tests.support.sse import arriving
 
 PROGRAM = BIN / "claude"
+# Any input is valid.
 WEATHER = {"name": "get_weather", "description": "The weather.", "inputSchema": {"type": "object"}}
 CLOCK = {"name": "get_time", "description": "The time.", "inputSchema": {"type": "object"}}
-NAMES = ("calls", "inner", "sticky")
-"""Scenarios whose replies a test can set; `sticky` also answers texts without a tag."""
 
 Json = dict[str, Any]
 
@@ -116,7 +115,7 @@ class Bench:
 
     def model_replies(self, *steps: Step, name: str = "calls") -> str:
         """Let the model give these replies. Return the prompt that starts it."""
-        assert name in NAMES
+        assert name in SCRIPTS
         self.replies[name] = steps
         return f"go [[{name}]]"
 
@@ -153,7 +152,7 @@ class Bench:
         async with self.client.stream(method, path, json={"stream": "delta", **body}) as response:
             if response.status_code >= 400:
                 return Turn(response.status_code, [], json.loads(await response.aread())["error"])
-            return Turn(response.status_code, [event async for event in _events(response)])
+            return Turn(response.status_code, [(event.event, event.json()) async for event in arriving(response)])
 
     def sent(self) -> list[Json]:
         """The messages of the last model request."""
@@ -182,28 +181,14 @@ def _refs(own: Mapping[str, bool]) -> list[Json]:
     return [{"name": name, "trust": trust} for name, trust in own.items()]
 
 
-async def _events(response: httpx.Response) -> AsyncIterator[tuple[str, Json]]:
-    async for event in arriving(response):
-        yield event.event, event.json()
-
-
 @asynccontextmanager
 async def _bench(base: Path) -> AsyncIterator[Bench]:
     require(PROGRAM)
     for name in ("home", "work"):
         (base / name).mkdir()
     replies: dict[str, Sequence[Step]] = {}
-    # The server copies its scenarios when it starts; these steps read the replies that a test sets later.
-    scenarios = {
-        name: Scenario(tuple(partial(_reply, replies, name, n) for n in range(9)), sticky=name == "sticky") for name in NAMES
-    }
-    async with model_server(scenarios) as model:
+    async with model_server(scripts(replies)) as model:
         yield Bench(base, model, replies)
-
-
-def _reply(replies: Mapping[str, Sequence[Step]], name: str, n: int, _: Dialogue) -> Step:
-    steps = replies[name]
-    return steps[n] if n < len(steps) else text_step("(script over)")
 
 
 @pytest.fixture

@@ -20,9 +20,9 @@ from drivers.contract.errors import AgentUnavailable
 from drivers.contract.events import AgentToken, Error, OutputEvent, SessionEnd, Stderr, Stdout, ToolCall
 from drivers.contract.mcp_servers import McpServer
 from drivers.contract.messages import AssistantMessage, ImageBlock, TextBlock, ToolMessage, ToolUseBlock, UserMessage
-from drivers.gemini.acp_profile import ZERO_WIDTH_SPACE, agent_profile
+from drivers.gemini.acp_profile import agent_profile
 from drivers.gemini.driver import MAX_TASK, GeminiDriver
-from drivers.gemini.history import CHANGED_LAST, OLD_TIME, chat_file, chat_file_name, records_of
+from drivers.gemini.history import CHANGED_LAST, OLD_TIME, ZERO_WIDTH_SPACE, chat_file, chat_file_name, records_of
 from drivers.gemini.home import (
     MAX_PROJECT_SETTINGS,
     prepare_home,
@@ -158,6 +158,14 @@ def test_a_history_as_a_chat_file() -> None:
     about = json.loads(lines[0])
     assert (about["sessionId"], len(about["projectHash"]), len(lines)) == ("0123456789", 64, 4)
     assert chat_file_name("0123456789") == f"session-{OLD_TIME}-01234567.jsonl"
+
+
+@pytest.mark.parametrize("text", ["/Really?", "?", " ?why", "<session_context>x", "<hook_context>x"])
+def test_no_message_of_the_user_is_skipped_when_a_session_is_loaded(text: str) -> None:
+    """The CLI takes such messages of a chat file for its own: it has written them, or they were seeded."""
+    [seeded] = records_of([UserMessage(content=(ImageBlock(url=PIXEL), TextBlock(text=text)))])
+    assert seeded["content"][1] == {"text": ZERO_WIDTH_SPACE + text}
+    assert agent_profile(verbatim=True).prompt(Prompt(text))[0].text == ZERO_WIDTH_SPACE + text
 
 
 def test_a_home_whose_folder_leads_elsewhere_is_an_error(tmp_path: Path) -> None:

@@ -22,22 +22,15 @@ from drivers.contract.agent_specs import SessionSpec
 from drivers.contract.codec import Launch
 from tests.model_server.chat_completions import model_server
 from tests.model_server.serving import ModelServer
+from tests.real.aap_client import AapSession, text_of
 from tests.real.agents.programs import AGENTS, BIN, NOWHERE, RealAgent, program
 from tests.real.agents.table import columns
-from tests.real.gemini import AapSession, text_of
 from tests.real.processes import processes_of, tear_down
+from tests.real.real_cli import CLOCK, PLAIN, WEATHER
 from tests.support.daemon import RunningGateway, gateway_config, run_gateway
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(400)
-
-WEATHER = {
-    "name": "get_weather",
-    "description": "The weather.",
-    "inputSchema": {"type": "object", "properties": {"location": {"type": "string"}}, "required": ["location"]},
-}
-CLOCK = {"name": "get_time", "description": "The time.", "inputSchema": {"type": "object", "properties": {}}}
-PLAIN = "Hello from the model, this is plain text."
 
 
 @dataclass
@@ -104,7 +97,7 @@ async def test_an_agent_does_what_the_table_says(bench: Bench) -> None:
 
 
 async def think(bench: Bench, aap: AapSession) -> None:
-    await aap.post({"role": "user", "content": "[[think]]"})
+    await aap.send({"role": "user", "content": "[[think]]"})
     blocks = [block for message in aap.last["messages"] for block in blocks_of(message)]
     thoughts = [block["thinking"] for block in blocks if block["type"] == "thinking"]
     assert text_of(aap.last["messages"]).endswith("The answer is 42.")
@@ -122,7 +115,7 @@ async def ask(bench: Bench, aap: AapSession) -> None:
         for granted in (False, True):
             made = bench.work / f"{scenario}-{granted}"
             argument = f"touch {made.name}" if scenario == "run" else str(made)
-            await aap.post({"role": "user", "content": f"[[{scenario}:{argument}]]"})
+            await aap.send({"role": "user", "content": f"[[{scenario}:{argument}]]"})
             call = aap.pending_call()
             assert call["name"] == kind
             assert argument in json.dumps(call["input"]) and (scenario == "run" or "written" in json.dumps(call["input"]))
@@ -140,10 +133,10 @@ async def ask(bench: Bench, aap: AapSession) -> None:
 
 async def call_app_tool(bench: Bench, aap: AapSession) -> None:
     """One stop, by the client's name of the tool, without a permission."""
-    await aap.post({"role": "user", "content": "[[weather]]"})
+    await aap.send({"role": "user", "content": "[[weather]]"})
     calls = [block for message in aap.last["messages"] for block in blocks_of(message) if block["type"] == "tool_use"]
     assert [(call["name"], call["input"]) for call in calls] == [("get_weather", {"location": "Tokyo"})]
-    await aap.post({"role": "tool", "toolCallId": calls[0]["toolCallId"], "content": "18 degrees"})
+    await aap.send({"role": "tool", "toolCallId": calls[0]["toolCallId"], "content": "18 degrees"})
     assert (aap.last["stopReason"], text_of(aap.last["messages"])) == ("end_turn", "It is mild in Tokyo.")
     assert any("18 degrees" in json.dumps(body["messages"][-1]) for body in bench.model.bodies("weather"))
     bridges = processes_of(bench.home, command="drivers.acp.mcp_bridge")
@@ -151,7 +144,7 @@ async def call_app_tool(bench: Bench, aap: AapSession) -> None:
 
 
 async def cancel(bench: Bench, aap: AapSession) -> None:
-    turn = asyncio.create_task(aap.post({"role": "user", "content": "[[slowcount]]"}))
+    turn = asyncio.create_task(aap.send({"role": "user", "content": "[[slowcount]]"}))
     await wait_until(lambda: bool(bench.model.bodies("slowcount")), "the model has a request")
     answer = await bench.running.client.post(f"/session/{aap.id}/cancel")
     assert answer.json() == {"sessionId": aap.id, "cancelled": True, "state": "idle"}
@@ -163,7 +156,7 @@ async def cancel(bench: Bench, aap: AapSession) -> None:
 async def resume(bench: Bench, aap: AapSession) -> None:
     """Other tools need another process."""
     before = {process.pid for process in processes_of(bench.home)}
-    await aap.post({"role": "user", "content": "[[recall]]"}, tools=[WEATHER, CLOCK])
+    await aap.send({"role": "user", "content": "[[recall]]"}, tools=[WEATHER, CLOCK])
     recalled = text_of(aap.last["messages"])
     assert before.isdisjoint(process.pid for process in processes_of(bench.home))
     assert recalled.count("Before this one: hello [[plain]] | [[think]] | [[run:") == 1, recalled

@@ -4,46 +4,25 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from drivers.runtime.sandbox import unavailable
-from tests.conftest import write_config
 from tests.model_server.openai import OpenAIServer, model_server
+from tests.real import home as homes
 from tests.real.clis import BIN, require
 from tests.real.processes import tear_down
-from tests.support.daemon import Daemon, RunningGateway, gateway_config, run_gateway
+from tests.real.real_cli import DUMMY_KEY, Codex
+from tests.support.daemon import Daemon, RunningGateway
 
 needs_sandbox = pytest.mark.skipif(unavailable() is not None, reason=f"no sandbox here: {unavailable()}")
-DUMMY_KEY = "sk-dummy-0123456789abcdef"
-CONFIG = """
-model = "gpt-5.5"
-model_provider = "scripted"
-[analytics]
-enabled = false
-[model_providers.scripted]
-name = "scripted"
-base_url = "{url}/v1"
-env_key = "SCRIPTED_KEY"
-wire_api = "responses"
-"""
+CONFIG = Codex.SETTINGS
 
 
-@dataclass
-class Home:
-    """An empty home folder, a working folder, and the configuration of the agent `codex`.
-
-    Changes of `agent` apply to gateways that are started afterwards.
-    """
-
-    path: Path
-    work: Path
-    base: Path
-    agent: dict[str, Any]
-    daemons: list[Daemon] = field(default_factory=list)
+class Home(homes.Home):
+    """The home folder of codex, and gateways with the agent `codex`."""
 
     def use_sandbox(self) -> None:
         """Put the agent into the gateway's sandbox."""
@@ -54,24 +33,16 @@ class Home:
         """The folder CODEX_HOME."""
         return self.path / ".codex"
 
-    def config(self, **tables: Any) -> dict[str, Any]:
-        """A gateway's configuration with this agent."""
-        return gateway_config(self.base, agents={"codex": self.agent}, **tables)
-
     @asynccontextmanager
     async def gateway(self, **tables: Any) -> AsyncIterator[RunningGateway]:
         """A gateway in this process."""
-        async with run_gateway(self.config(**tables)) as running:
-            running.client.timeout = 120
+        async with super().gateway(**tables) as running:
             # Wait for the probe of the CLI: every later process with this home belongs to a session or a task.
             await running.gateway.discovery.all_agents()
             yield running
 
     async def daemon(self, env: dict[str, str] | None = None, **tables: Any) -> Daemon:
-        """Start a daemon in its own process. It is stopped after the test if it still runs."""
-        daemon = Daemon(write_config(self.base, self.config(**tables)), self.base, env or {})
-        self.daemons.append(daemon)
-        await daemon.start()
+        daemon = await super().daemon(env, **tables)
         async with daemon.client() as client:
             await client.get("/meta")
         return daemon
@@ -108,7 +79,7 @@ def make_home(base: Path, program: Path, model: str) -> Home:
     }
     # Its own modes, which are the default for editors, are tested in test_codex_modes.py.
     agent = {"driver": "codex", "cwd": str(work), "env": env, "options": {"mode": "ask"}}
-    return Home(path, work, base, agent)
+    return Home("codex", path, work, base, agent)
 
 
 @pytest.fixture

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.real.aap_client import calls_of, grant, result, results_of, text_of
 from tests.real.clis import CLIS
-from tests.real.codex.aap_client import calls_of, create_session, grant, result, results_of, text_of
+from tests.real.codex.aap_client import create_session
 from tests.real.codex.conftest import Home
 from tests.real.codex.test_codex_app_tools import WEATHER
 from tests.real.processes import processes_of, running_process, wait_for_exit

@@ -5,28 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tests.model_server.openai import OpenAIServer
-from tests.real.codex.aap_client import calls_of, create_session, deny, grant, message_texts, outputs, results_of, text_of
+from tests.real.aap_client import calls_of, deny, grant, results_of
+from tests.real.codex.aap_client import create_session
 from tests.real.codex.conftest import Home
 from tests.real.processes import processes_of
 from tests.support.daemon import RunningGateway
 
 ASK = {"shell": False, "apply_patch": False}
 TRUST = {"shell": True, "apply_patch": True}
-
-
-async def test_a_trusted_command_runs_inline(portico: RunningGateway) -> None:
-    aap = await create_session(portico.client, "[[shell]]", own=TRUST)
-    (call,) = calls_of(aap.first["messages"])
-    assert (call["name"], call["input"]["command"]) == ("shell", "ls -a; echo hi")
-    assert results_of(aap.first["messages"])[call["toolCallId"]].endswith("hi\n")
-    assert [m["role"] for m in aap.first["messages"]] == ["assistant", "tool", "assistant"]
-    assert text_of(aap.first["messages"]) == "Listing. The files are listed."
-
-
-async def test_a_trusted_command_that_fails(portico: RunningGateway) -> None:
-    aap = await create_session(portico.client, "[[toolfail]]", own=TRUST)
-    (output,) = results_of(aap.first["messages"]).values()
-    assert "No such file" in output and output.endswith("[exit code 3]")
 
 
 async def test_a_trusted_command_that_the_sandbox_stops_has_one_call_and_one_result(portico: RunningGateway) -> None:
@@ -41,18 +27,6 @@ async def test_a_trusted_command_that_the_sandbox_stops_has_one_call_and_one_res
     assert all("Read-only file system" in output for output in results.values())
     decisions = await portico.gateway.store.audit.newest(100, aap.id)
     assert [decision.call_id for decision in decisions] == [call["toolCallId"] for call in calls]
-
-
-async def test_trusted_commands_in_parallel(portico: RunningGateway) -> None:
-    aap = await create_session(portico.client, "[[parallel]]", own=TRUST)
-    assert len(calls_of(aap.first["messages"])) == 3
-    assert sorted(results_of(aap.first["messages"]).values()) == ["one\n", "three\n", "two\n"]
-
-
-async def test_a_result_of_a_megabyte(portico: RunningGateway) -> None:
-    aap = await create_session(portico.client, "[[bigshell]]", own=TRUST)
-    (output,) = results_of(aap.first["messages"]).values()
-    assert output.rstrip("\n") == "A" * 1_000_000
 
 
 async def test_trusted_tools_stay_in_the_sandbox(home: Home, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -80,31 +54,6 @@ async def test_a_trusted_shell_is_read_only_if_patches_need_permission(portico: 
     assert not (home.work / "no.txt").exists()
     await aap.send(deny(calls_of(answer["messages"])[0]))
     assert not (home.work / "no.txt").exists()
-
-
-@pytest.mark.parametrize("command", ["touch made.txt", "ls", "cat made.txt", "pwd", "echo hi > made.txt"])
-async def test_every_untrusted_command_needs_permission(portico: RunningGateway, home: Home, command: str) -> None:
-    aap = await create_session(portico.client, f"[[run:{command}]]", own=ASK, stop="tool_use")
-    (call,) = calls_of(aap.first["messages"])
-    assert (call["name"], call["input"]["command"], call["input"]["cwd"]) == ("shell", command, str(home.work))
-    assert not (home.work / "made.txt").exists()
-    answer = await aap.send(grant(call))
-    assert answer["stopReason"] == "end_turn"
-    assert [m["role"] for m in answer["messages"]] == ["tool", "assistant"]
-    assert (home.work / "made.txt").exists() == ("made" in command and "cat" not in command)
-
-
-async def test_a_denied_command_does_not_run_and_the_model_receives_the_reason(
-    portico: RunningGateway, home: Home, model: OpenAIServer
-) -> None:
-    aap = await create_session(portico.client, "[[run:touch made.txt]]", own=ASK, stop="tool_use")
-    (call,) = calls_of(aap.first["messages"])
-    answer = await aap.send(deny(call, "too risky"))
-    assert not (home.work / "made.txt").exists()
-    assert results_of(answer["messages"]) == {call["toolCallId"]: "Tool call denied: too risky"}
-    assert (answer["stopReason"], "rejected" in str(outputs(model.bodies()[-1]))) == ("end_turn", True)
-    assert "The call of shell was denied: too risky" in message_texts(model.bodies()[-1])
-    assert [m["role"] for m in await aap.history()] == ["user", "assistant", "tool", "assistant"]
 
 
 async def test_a_command_outside_of_the_sandbox_has_a_reason(portico: RunningGateway) -> None:
@@ -143,18 +92,6 @@ async def test_a_trusted_patch_behind_a_link_to_the_outside_needs_permission(por
     answer = await aap.send("[[patch:inner/in.txt]]")
     await aap.send(grant(calls_of(answer["messages"])[0]))
     assert (home.work / "in.txt").exists()
-
-
-async def test_several_commands_need_permission_at_once(portico: RunningGateway) -> None:
-    aap = await create_session(portico.client, "[[parallel]]", own=ASK, stop="tool_use")
-    calls = calls_of(aap.first["messages"])
-    assert len(calls) == 3
-    partly = await portico.client.post(f"/session/{aap.id}", json={"messages": [grant(calls[0])]})
-    assert partly.status_code == 400 and calls[1]["toolCallId"] in partly.text
-    answer = await aap.send(grant(calls[2]), deny(calls[0]), grant(calls[1]))
-    assert answer["stopReason"] == "end_turn"
-    assert len(results_of(answer["messages"])) == 3
-    assert results_of(answer["messages"])[calls[0]["toolCallId"]] == "Tool call denied"
 
 
 @pytest.mark.parametrize(
@@ -203,14 +140,6 @@ async def test_the_clis_reviewer_does_not_answer_permission_requests(home: Home)
             aap = await create_session(running.client, f"[[{scenario}]]", own=own, stop="tool_use")
             assert len(calls_of(aap.first["messages"])) == 1
             assert not (home.work / "made.txt").exists()
-
-
-async def test_a_user_message_instead_of_an_answer_cancels_the_call(portico: RunningGateway, home: Home) -> None:
-    aap = await create_session(portico.client, "[[run:touch made.txt]]", own=ASK, stop="tool_use")
-    assert (await aap.send_turn("[[plain]] never mind")).startswith("Hello")
-    assert not (home.work / "made.txt").exists()
-    history = await aap.history()
-    assert [m["role"] for m in history] == ["user", "assistant", "tool", "user", "assistant"]
 
 
 def _model_tools(model: OpenAIServer) -> set[str]:

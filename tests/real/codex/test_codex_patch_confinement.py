@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.real.codex.aap_client import AapSession, calls_of, create_session, deny, grant, results_of, user
+from tests.real.aap_client import AapSession, calls_of, deny, grant, results_of, user
+from tests.real.codex.aap_client import create_session
 from tests.real.codex.conftest import Home, needs_sandbox
 from tests.support.daemon import RunningGateway
 from tests.support.swapped_folders import swapped
