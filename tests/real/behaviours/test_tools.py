@@ -58,11 +58,16 @@ async def test_a_permission(cli: RealCli) -> None:
     assert (refused.stop, cli.made()) == ("end_turn", ["allowed"])
     assert refused.results[call["toolCallId"]] == cli.denials[0]
     assert cli.denied in cli.request_text()
-    # A grant is for one call, also of a command that the CLI takes for safe.
-    for line in ("touch allowed; echo made", "ls", "cat allowed"):
+    assert [message["role"] for message in await session.history()] == ["user", "assistant", "tool", "assistant"] * 2
+
+
+async def test_each_command_needs_a_permission(cli: RealCli) -> None:
+    """A grant is for one call, also of a command that the CLI takes for safe."""
+    session = await cli.create(cli.runs("touch made"), own=cli.ask)
+    assert (await session.send(grant(session.first.pending[0]))).stop == "end_turn"
+    for line in ("touch made", "ls", "cat made"):
         [call] = (await session.send(cli.runs(line))).pending
         assert (await session.send(deny(call))).results[call["toolCallId"]] == cli.denials[1]
-    assert [message["role"] for message in await session.history()] == ["user", "assistant", "tool", "assistant"] * 5
 
 
 async def test_a_permission_to_write_a_file(cli: RealCli) -> None:
