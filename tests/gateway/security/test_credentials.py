@@ -34,9 +34,13 @@ DEFAULT_KEY = "a default key"
 ADMINISTRATOR, PHONE = KeyIdentity(None, digest_of(DEFAULT_KEY)), KeyIdentity("phone", digest_of("of the phone"))
 
 
-@pytest.fixture(params=stores.KINDS)
+on_both_databases = pytest.mark.parametrize("store", stores.KINDS, indirect=True)
+"""For tests of what the database decides."""
+
+
+@pytest.fixture
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    with stores.use(request.param):
+    with stores.use(getattr(request, "param", stores.kind())):
         opened = await Store.open(stores.store_url(tmp_path))
         yield opened
         await opened.close()
@@ -73,6 +77,7 @@ def hanging(monkeypatch: pytest.MonkeyPatch, store: Store) -> Callable[[], None]
     return answers.set
 
 
+@on_both_databases
 async def test_keys_hold_for_every_daemon(store: Store) -> None:
     one, two = await a_daemon(store), await a_daemon(store)
     key = await one.add_key("phone")
@@ -94,6 +99,7 @@ async def test_keys_hold_for_every_daemon(store: Store) -> None:
     assert one.name_of(key) is None and await one.keys() == []
 
 
+@on_both_databases
 async def test_a_check_knows_what_another_process_has_changed_before(store: Store) -> None:
     daemon, command = await a_daemon(store), NamedKeys(store.credentials)
     authenticator = Authenticator([DEFAULT_KEY], daemon)
@@ -173,6 +179,7 @@ async def test_a_comparison_is_one_small_query(store: Store, monkeypatch: pytest
     assert len(read) == 1
 
 
+@on_both_databases
 async def test_one_of_several_processes_adds_a_name(store: Store) -> None:
     found = await asyncio.gather(*(NamedKeys(store.credentials).add("phone") for _ in range(8)), return_exceptions=True)
     assert sorted(type(one).__name__ for one in found) == ["ConfigError"] * 7 + ["str"]
@@ -267,6 +274,7 @@ async def test_a_store_that_does_not_answer_is_waited_for_once(
     assert (await check).name == "phone"
 
 
+@on_both_databases
 async def test_sign_ins_hold_for_every_daemon(store: Store, clock: ManualClock) -> None:
     one, two = await a_daemon(store, clock), await a_daemon(store, clock)
     made, other = await one.begin_sign_in(ADMINISTRATOR), await one.begin_sign_in(PHONE)
@@ -280,6 +288,7 @@ async def test_sign_ins_hold_for_every_daemon(store: Store, clock: ManualClock) 
     assert one.find(made) is None and two.find(made) is None and one.find(other) is not None
 
 
+@on_both_databases
 async def test_an_unused_sign_in_ends_after_thirty_days(store: Store, clock: ManualClock) -> None:
     one, two = await a_daemon(store, clock), await a_daemon(store, clock)
     made = await one.begin_sign_in(PHONE)
@@ -300,6 +309,7 @@ async def test_an_unused_sign_in_ends_after_thirty_days(store: Store, clock: Man
     assert len((await store.credentials.all()).sign_ins) == 1, "one that has ended is deleted"
 
 
+@on_both_databases
 async def test_sign_ins_of_a_name_have_a_limit(store: Store, clock: ManualClock) -> None:
     daemon = await a_daemon(store, clock)
     administrator = await daemon.begin_sign_in(ADMINISTRATOR)
@@ -311,6 +321,7 @@ async def test_sign_ins_of_a_name_have_a_limit(store: Store, clock: ManualClock)
     assert daemon.find(made[0]) is None and all(daemon.find(one) is not None for one in made[1:])
 
 
+@on_both_databases
 async def test_a_code_is_used_once_over_all_daemons(store: Store) -> None:
     daemons = [await a_daemon(store) for _ in range(5)]
     code = await daemons[0].make_code(PHONE)
@@ -328,6 +339,7 @@ async def test_the_digest_of_a_default_key_is_not_stored_with_a_code(store: Stor
     assert await daemon.use_code(await daemon.make_code(ADMINISTRATOR)) == ADMINISTRATOR
 
 
+@on_both_databases
 async def test_codes_end_and_have_a_limit(store: Store, clock: ManualClock) -> None:
     daemon = await a_daemon(store)
     administrator = await daemon.make_code(ADMINISTRATOR)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import sqlite3
 import sys
 from collections.abc import Callable
@@ -151,7 +150,7 @@ def _runs_with_stored_output(folder: Path) -> int:
 async def test_second_daemon_on_the_same_data_directory_is_rejected(daemon: Daemon, tmp_path: Path) -> None:
     await daemon.start()
     code, out, err = await PorticoCommand(tmp_path, "serve", "--port", "0").run()
-    assert (code != 0, out) == (True, "")
+    assert (code, out) == (1, "")
     assert f"another portico runs with the data directory {tmp_path / 'data'}" in err
     assert "--data-dir" in err
     assert "Traceback" not in err
@@ -161,25 +160,11 @@ async def test_second_daemon_on_the_same_data_directory_is_rejected(daemon: Daem
         assert (await client.get("/healthz")).status_code == 200
 
 
-async def test_no_auth_on_a_public_address_is_rejected(tmp_path: Path) -> None:
-    code, out, err = await PorticoCommand(tmp_path, "serve", "--port", "0", "--no-auth", "--host", "0.0.0.0").run()
-    assert (code != 0, out) == (True, "")
-    assert "--no-auth" in err and "0.0.0.0" in err and "127.0.0.1" in err
-    assert "Traceback" not in err
-
-
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org", "", "127.0.0.1.example.org"])
 def test_check_no_auth_rejects_hosts_that_are_not_loopback(host: str) -> None:
     check_no_auth(host, no_auth=False)
     with pytest.raises(ConfigError, match="--no-auth"):
         check_no_auth(host, no_auth=True)
-
-
-async def test_short_key_on_a_public_address_is_rejected(tmp_path: Path) -> None:
-    command = PorticoCommand(tmp_path, "serve", "--port", "0", "--host", "0.0.0.0", env={"PORTICO_API_KEY": "x" * 15})
-    code, out, err = await command.run()
-    assert (code != 0, out) == (True, "")
-    assert "PORTICO_API_KEY" in err and "16 characters" in err and "x" * 15 not in err
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
@@ -207,14 +192,6 @@ async def test_no_auth_accepts_requests_without_and_with_a_key(tmp_path: Path) -
         await expect_error(client.get("/session/none", headers={"Authorization": "Bearer whatever"}), 404)
     assert daemon.code == 0
     assert not (tmp_path / "data" / "api-key").exists()
-
-
-async def test_port_in_use_is_named_in_the_error(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        code, out, err = await PorticoCommand(tmp_path, "serve", "--port", str(port)).run()
-    assert (code != 0, out) == (True, "")
-    assert str(port) in err
 
 
 async def test_hints_are_printed_to_standard_error(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions import live_agent
 from gateway.sessions.session import Session, Submission
 from tests.gateway.cli.test_acp import small_agent
-from tests.gateway.sessions.test_submit import ANSWER, CALL, HELLO, WEATHER, suspend
+from tests.gateway.sessions.test_submit import ANSWER, CALL, WEATHER, suspend
 from tests.support.daemon import RunningGateway, gateway_config
 from tests.support.faulty_store import StoreFaults, run_faulty_gateway
 from tests.support.manual_clock import ManualClock
@@ -107,29 +107,31 @@ async def assert_next_turns_are_answered(portico: RunningGateway, session: str) 
         assert (await send_turn(portico.client, session, prompt))["messages"][-1]["content"] == prompt
 
 
-@pytest.mark.parametrize("operations", [["events.append"], ["runs.stop"], ["events.append", "runs.stop"]], ids="+".join)
 async def test_output_is_kept_while_the_store_fails_for_a_time(
-    faulty: FaultyGateway, clock: ManualClock, write_scenario: WriteScenario, operations: list[str]
+    faulty: FaultyGateway, clock: ManualClock, write_scenario: WriteScenario
 ) -> None:
     portico, faults = faulty
-    session = (await create_session(portico.client, "script", "A", options=echo_scenario(write_scenario)))["sessionId"]
-    for operation in operations:
-        faults.fail(operation, times=3)
-    answer = await clock.expire_until(send_turn(portico.client, session, "go"), RETRY)
-    assert (answer["stopReason"], [message["content"] for message in answer["messages"]]) == ("end_turn", TEXTS)
-    faults.clear()
-    history = [message["content"] for message in await get_history(portico.client, session)]
-    assert history == ["A", "A", "go", *TEXTS]
-    await assert_next_turns_are_answered(portico, session)
+    for operations in (["events.append"], ["runs.stop"], ["events.append", "runs.stop"]):
+        session = (await create_session(portico.client, "script", "A", options=echo_scenario(write_scenario)))["sessionId"]
+        for operation in operations:
+            faults.fail(operation, times=3)
+        answer = await clock.expire_until(send_turn(portico.client, session, "go"), RETRY)
+        assert (answer["stopReason"], [message["content"] for message in answer["messages"]]) == ("end_turn", TEXTS), operations
+        faults.clear()
+        history = [message["content"] for message in await get_history(portico.client, session)]
+        assert history == ["A", "A", "go", *TEXTS], operations
+        await assert_next_turns_are_answered(portico, session)
 
 
 async def test_run_that_cannot_be_stored_ends_with_its_agent_and_is_stored_later(
     faulty: FaultyGateway, clock: ManualClock, write_scenario: WriteScenario
 ) -> None:
+    """Its session stays in memory until then: loaded again before, it would give the numbers of its events to others."""
     portico, faults = faulty
     options = echo_scenario(write_scenario)
     session = (await create_session(portico.client, "script", "A", options=options))["sessionId"]
     first = await live_agent_of(portico, session)
+    before = await portico.gateway.store.events.last_seq(session)
     faults.fail("events.append")
     faults.fail("runs.stop")
     turn = asyncio.create_task(send_turn(portico.client, session, "go"))
@@ -140,39 +142,17 @@ async def test_run_that_cannot_be_stored_ends_with_its_agent_and_is_stored_later
     refused = asyncio.create_task(portico.client.post(f"/session/{session}", json={"messages": [user_message("B")]}))
     await clock.expire(REQUEST_TIMEOUT)
     assert "not stored yet" in await expect_error(refused, 503)
+    await end_idle_agent(portico, session)
+    gc.collect()
+    assert [found.id for found in portico.gateway.sessions.held] == [session]
+    assert (await portico.gateway.sessions.get(ADMINISTRATOR, session)).log.last > before + len(TEXTS)
     faults.clear()
-
-    async def stored() -> bool:
-        return await portico.gateway.store.runs.unfinished() == []
-
-    await clock.expire_until(wait_until(stored), RETRY)
+    await clock.expire_until(wait_until(lambda: not portico.gateway.sessions.held), RETRY)
+    assert await portico.gateway.store.runs.unfinished() == []
     await assert_next_turns_are_answered(portico, session)
     assert first is not None and not first.alive
     history = [message["content"] for message in await get_history(portico.client, session)]
     assert history == ["A", "A", "go", *TEXTS, "C", "C", "D", "D", "E", "E"]
-    assert await stored()
-
-
-async def test_session_stays_in_memory_until_its_events_are_stored(
-    faulty: FaultyGateway, clock: ManualClock, write_scenario: WriteScenario
-) -> None:
-    """Loaded again before, it would give their numbers to other events."""
-    portico, faults = faulty
-    options = echo_scenario(write_scenario)
-    session = (await create_session(portico.client, "script", "A", options=options))["sessionId"]
-    stored = await portico.gateway.store.events.last_seq(session)
-    faults.fail("events.append")
-    faults.fail("runs.stop")
-    turn = asyncio.create_task(send_turn(portico.client, session, "go"))
-    await clock.expire(STORE_TIMEOUT)
-    assert (await turn)["stopReason"] == "error"
-    await end_idle_agent(portico, session)
-    gc.collect()
-    assert [found.id for found in portico.gateway.sessions.held] == [session]
-    assert (await portico.gateway.sessions.get(ADMINISTRATOR, session)).log.last > stored + len(TEXTS)
-    faults.clear()
-    await clock.expire_until(wait_until(lambda: not portico.gateway.sessions.held), RETRY)
-    assert [message["content"] for message in await get_history(portico.client, session)] == ["A", "A", "go", *TEXTS]
 
 
 @pytest.mark.parametrize("operation", ["audit.append", "session_metadata.update"])
@@ -220,10 +200,8 @@ async def test_run_is_cancelled_while_the_store_fails(
     await assert_next_turns_are_answered(portico, session)
 
 
-@pytest.mark.parametrize("key", [{}, {"Idempotency-Key": "k"}], ids=["no key", "key"])
-async def test_prompt_of_a_turn_that_is_not_stored_is_not_given(
-    faulty: FaultyGateway, write_scenario: WriteScenario, key: dict[str, str]
-) -> None:
+async def test_prompt_of_a_turn_that_is_not_stored_is_not_given(faulty: FaultyGateway, write_scenario: WriteScenario) -> None:
+    key = {"Idempotency-Key": "k"}
     portico, faults = faulty
     name = write_scenario([{"remember": True}])
     session = (await create_session(portico.client, "script", "A", options={"scenario": name}))["sessionId"]
@@ -247,21 +225,21 @@ async def create_waiting_session(portico: RunningGateway, write_scenario: WriteS
     return str(answer["sessionId"])
 
 
-@pytest.mark.parametrize("suspended", [True, False], ids=["suspended", "live"])
 async def test_calls_stay_pending_when_the_message_that_cancels_them_cannot_be_stored(
-    faulty: FaultyGateway, write_scenario: WriteScenario, suspended: bool
+    faulty: FaultyGateway, write_scenario: WriteScenario
 ) -> None:
     portico, faults = faulty
-    session = await create_waiting_session(portico, write_scenario)
-    if suspended:
-        await suspend(await portico.gateway.sessions.get(ADMINISTRATOR, session))
-    before = await get_session(portico.client, session)
-    fault = faults.fail("runs.start", times=1)
-    message = {"messages": [user_message("other")]}
-    await expect_error(portico.client.post(f"/session/{session}", json=message), 503)
-    assert fault.failures == 1
-    assert await get_session(portico.client, session) == before
-    assert (await send_turn(portico.client, session, ANSWER))["messages"][-1]["content"] == "sun"
+    for suspended in (True, False):
+        session = await create_waiting_session(portico, write_scenario)
+        if suspended:
+            await suspend(await portico.gateway.sessions.get(ADMINISTRATOR, session))
+        before = await get_session(portico.client, session)
+        fault = faults.fail("runs.start", times=1)
+        message = {"messages": [user_message("other")]}
+        await expect_error(portico.client.post(f"/session/{session}", json=message), 503)
+        assert fault.failures == 1
+        assert await get_session(portico.client, session) == before
+        assert (await send_turn(portico.client, session, ANSWER))["messages"][-1]["content"] == "sun"
 
 
 async def test_message_cancels_pending_calls_in_the_transaction_of_its_run(
@@ -317,28 +295,6 @@ async def test_steered_message_is_stored_together_with_its_key(
     assert [message["content"] for message in await get_history(portico.client, session)].count("left!") == 1
 
 
-async def test_key_of_a_steered_message_that_the_run_does_not_take_is_not_kept(
-    faulty: FaultyGateway, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    portico, _ = faulty
-    name = write_scenario({"when": "go", "steps": STEERED}, [{"text": "{prompt}"}])
-    session = (await create_session(portico.client, "script", "A", options={"scenario": name}))["sessionId"]
-    turn = asyncio.create_task(send_turn(portico.client, session, "go"))
-    found = await portico.gateway.sessions.get(ADMINISTRATOR, session)
-    await wait_until(lambda: found.busy)
-
-    async def refuse(prompt: Prompt) -> bool:
-        return False
-
-    assert found.live is not None
-    monkeypatch.setattr(found.live, "steer", refuse)
-    with pytest.raises(Conflict):
-        await found.submit(Submission(message=HELLO, when_busy="steer", key=IdempotencyKey("key", "digest")))
-    assert await portico.gateway.store.idempotency_keys.get("key") is None
-    (tmp_path / "scenes" / "go").touch()
-    await turn
-
-
 @pytest.fixture
 async def busy(faulty: FaultyGateway, write_scenario: WriteScenario) -> AsyncIterator[Session]:
     """A session at work on a turn, which goes on until it is cancelled."""
@@ -369,13 +325,14 @@ async def texts_of(portico: RunningGateway, session: Session) -> list[str]:
     return [message["content"] for message in await get_history(portico.client, session.id)]
 
 
-@pytest.mark.parametrize(("refusal", "status"), [(None, 409), (InputFull("full"), 429)])
 async def test_steered_message_that_was_refused_is_sent_when_repeated(
-    faulty: FaultyGateway, busy: Session, monkeypatch: pytest.MonkeyPatch, refusal: InputFull | None, status: int
+    faulty: FaultyGateway, busy: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     portico, _ = faulty
+    refusals: list[InputFull | None] = [None, InputFull("full")]
 
     async def refuse(prompt: Prompt) -> bool:
+        refusal = refusals.pop(0)
         if refusal is not None:
             raise refusal
         return False
@@ -383,7 +340,8 @@ async def test_steered_message_that_was_refused_is_sent_when_repeated(
     assert busy.live is not None
     with monkeypatch.context() as patch:
         patch.setattr(busy.live, "steer", refuse)
-        assert (await post_steer(portico, busy, "left!")).status_code == status
+        assert (await post_steer(portico, busy, "left!")).status_code == 409
+        assert (await post_steer(portico, busy, "left!")).status_code == 429
     assert (await post_steer(portico, busy, "left!")).status_code == 200
     assert (await texts_of(portico, busy)).count("left!") == 1
 
