@@ -173,6 +173,7 @@ async def test_daemon_with_a_locked_store_exits_with_code_0(daemon: Daemon, tmp_
             assert await daemon.stop() == 0
             session = await clients.assert_ended()
     assert not any(map(is_alive, pids))
+    daemon.env, daemon.forked = {}, True
     await daemon.start()
     async with daemon.client() as client:
         assert (await send_turn(client, session, "again", agent={"options": {"scenario": ""}}))["stopReason"] == "end_turn"

@@ -108,31 +108,6 @@ async def test_a_session_of_another_node_is_opened_by_the_first_request(client: 
     assert [held.id for held in cluster.b.gateway.sessions.held] == [session] and not cluster.a.gateway.sessions.held
 
 
-async def test_a_session_of_another_node_is_deleted_by_the_first_request(client: Client, cluster: Cluster) -> None:
-    session = await created_at(cluster, "b")
-    await client.request("session/delete", {"sessionId": session})
-    assert await cluster.b.gateway.store.sessions.get(session) is None
-
-
-async def test_a_session_of_another_node_needs_another_connection_than_one_of_this_node(cluster: Cluster) -> None:
-    there = await created_at(cluster, "b")
-    cluster.placement.creator = "a"
-    async with connected(cluster) as client, connected(cluster) as second:
-        here = await client.new()
-        for method in ("session/load", "session/resume", "session/fork", "session/delete"):
-            with pytest.raises(RpcFailed, match=f"session '{there}' is on another node .* open another connection for it"):
-                await client.request(method, load(there) if method != "session/delete" else {"sessionId": there})
-        cluster.placement.creator = "b"
-        # A new session is at the node of the connection.
-        new = await client.new()
-        assert cluster.placement.sessions == {there: "b", here: "a", new: "a"}
-        await second.request("session/load", load(there))
-        for one, session in ((client, here), (client, new), (second, there)):
-            assert (await one.prompt(session, "hello"))["stopReason"] == "end_turn"
-        with pytest.raises(RpcFailed, match=f"session '{here}' is on another node .* open another connection for it"):
-            await second.request("session/load", load(here))
-
-
 async def test_a_connection_whose_sessions_are_closed_goes_to_another_node(client: Client, cluster: Cluster) -> None:
     cluster.placement.creator = "a"
     here = await client.new()

@@ -71,12 +71,11 @@ async def test_what_no_node_has_is_opened_at_the_node_of_the_connection(nodes: A
         assert not client.invalid
 
 
-@both_transports
-async def test_a_drained_node_opens_no_further_sessions_of_a_connection(nodes: AgentsByNode, transport: Transport) -> None:
+async def test_a_drained_node_opens_no_further_sessions_of_a_connection(nodes: AgentsByNode) -> None:
     unused = await created_at(nodes, "two")
     await nodes.release("two")
     one = nodes.nodes["one"]
-    async with transport(one.url, "echo", KEY) as client:
+    async with on_websocket(one.url, "echo", KEY) as client:
         await client.initialize()
         nodes.least_loaded = "one"
         await client.new()
@@ -86,7 +85,7 @@ async def test_a_drained_node_opens_no_further_sessions_of_a_connection(nodes: A
             await client.new()
         with pytest.raises(RpcFailed, match=r"is on another node .* open another connection for it"):
             await client.request("session/load", load(unused))
-        async with transport(one.url, "echo", KEY) as second:
+        async with on_websocket(one.url, "echo", KEY) as second:
             await second.initialize()
             await second.request("session/load", load(unused))
             assert (await second.prompt(unused, "again"))["stopReason"] == "end_turn"
@@ -94,9 +93,8 @@ async def test_a_drained_node_opens_no_further_sessions_of_a_connection(nodes: A
             assert await nodes.place_of(await second.new()) == "two"
 
 
-@both_transports
 async def test_a_session_is_not_created_by_a_node_that_is_drained_by_now(
-    nodes: AgentsByNode, transport: Transport, monkeypatch: pytest.MonkeyPatch
+    nodes: AgentsByNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The node of the client does not know it yet, and looks again once it is refused."""
     one, two = nodes.node("one").directory, nodes.node("two")
@@ -108,7 +106,7 @@ async def test_a_session_is_not_created_by_a_node_that_is_drained_by_now(
 
     two.directory.draining = True
     monkeypatch.setattr(one, "look_again", drained)
-    async with transport(nodes.nodes["one"].url, "echo", KEY) as client:
+    async with on_websocket(nodes.nodes["one"].url, "echo", KEY) as client:
         await client.initialize()
         assert one.choose("echo", None) == two.id
         session = await client.new()

@@ -226,3 +226,63 @@ async def test_a_node_that_cannot_be_reached_is_looked_up_for_another_address() 
     error = await nodes.elsewhere("b", "sess_1")
     assert isinstance(error, SessionElsewhere) and error.address == "http://elsewhere"
     assert nodes.choose("echo", None) == "b", "it was started again"
+
+
+class Updated:
+    """The directory of the node `a`, whose heartbeats and those of the others a test reports."""
+
+    def __init__(self) -> None:
+        self.clock, self.lost = ManualClock(), list[str]()
+        self.directory = NodeDirectory(lambda: report("a", 1), 10.0, self.clock)
+        self.directory.on_lost = self.lost.append
+
+    def update(self, **silent_for: float) -> list[str]:
+        """Update with nodes that have been silent for so many seconds; return those that are lost since."""
+        self.clock.now += 3
+        self.lost.clear()
+        live = {"b": 0}
+        self.directory.update(
+            [record(report(node, live.get(node, 1)), silent_for=seconds) for node, seconds in {"a": 0.0, **silent_for}.items()]
+        )
+        return self.lost
+
+
+def test_a_node_is_lost_when_it_was_silent_at_two_updates_or_has_stopped() -> None:
+    known = Updated()
+    assert known.update(b=0, c=0) == []
+    assert known.update(b=11, c=0) == []
+    assert known.update(b=14, c=0) == ["b"]
+    assert known.update(b=17, c=0) == []
+    assert known.update(b=20) == ["c"]
+    assert known.update(b=1) == []
+    assert known.update() == ["b"]
+    # While the database was gone, all of them were silent, this one included.
+    assert known.update(b=0, c=0) == []
+    assert known.update(b=12, c=12) == []
+    assert known.update(b=1, c=1) == []
+
+
+async def test_nothing_is_sent_to_a_lost_node_until_it_reports_again() -> None:
+    known = Updated()
+
+    async def kind() -> type[Exception]:
+        return type(await known.directory.elsewhere("b", "sess_1"))
+
+    # This node has started after the last heartbeat of the other one.
+    assert known.update(b=11) == [] and await kind() is SessionElsewhere
+    assert known.update(b=14) == ["b"] and await kind() is NodeUnknown
+    assert known.update(b=17) == [] and await kind() is NodeUnknown
+    known.directory.refresh([record(report("a")), record(report("b"), silent_for=1)])
+    assert await kind() is SessionElsewhere
+
+
+def test_what_is_new_does_not_go_to_a_node_that_cannot_be_reached() -> None:
+    known = Updated()
+    known.update(b=0)
+    assert known.directory.choose("echo", None) == "b"
+    known.directory.unreachable("b")
+    assert known.directory.choose("echo", None) == "a"
+    assert known.directory.choose("echo", None, "b") == "a"
+    known.clock.now += 10.0
+    known.update(b=0)
+    assert known.directory.choose("echo", None) == "b"

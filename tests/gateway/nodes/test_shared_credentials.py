@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import httpx
 from click.testing import CliRunner, Result
@@ -59,18 +58,3 @@ async def test_the_console_signs_in_at_one_node_by_a_code_of_another(tmp_path: P
         assert (await one.client.post("/v1/sign-ins", json={"code": code})).status_code == 401
         headers = {"X-Portico-Sign-In": answer.json()["token"]}
         assert (await browser.get("/sessions", headers=headers)).status_code == 200
-
-
-async def test_a_key_and_a_sign_in_of_one_node_are_accepted_at_once_by_another(tmp_path: Path) -> None:
-    async with two_nodes(tmp_path) as (one, two):
-        for n in range(3):
-            key = (await one.client.post("/v1/keys", json={"name": f"phone-{n}"})).json()["key"]
-            async with client_of(two, key) as client:
-                assert (await client.get("/sessions")).status_code == 200
-        async with httpx.AsyncClient(base_url=one.url, verify=False) as browser:
-            made = await browser.post("/v1/sign-ins", json={"key": KEY}, headers={"Origin": one.url})
-            [cookie] = browser.cookies.jar
-        port = urlsplit(two.url).port
-        headers = {"Cookie": f"portico_sign_in_{port}={cookie.value}", "X-Portico-Sign-In": made.json()["token"]}
-        async with httpx.AsyncClient(base_url=two.url, verify=False) as browser:
-            assert (await browser.get("/sessions", headers=headers)).status_code == 200

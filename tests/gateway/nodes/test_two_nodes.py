@@ -74,42 +74,6 @@ async def test_sessions_of_one_node_are_used_at_both(nodes: list[RunningGateway]
     assert (await execute(nodes[1].client, "a task", "echo"))[-1]["kind"] == "session_end"
 
 
-async def test_a_stream_from_the_other_node_comes_as_it_is_made(
-    nodes: list[RunningGateway], tmp_path: Path, write_scenario: WriteScenario
-) -> None:
-    scenario = write_scenario([{"text": "one"}], [{"text": "first"}, {"wait_for_file": "go"}, {"text": "second"}])
-    session = (await create_session(nodes[0].client, options={"scenario": scenario}))["sessionId"]
-    [other] = [running for running in nodes if running is not node_of(nodes, session)]
-    body = {"messages": [user_message()], "stream": "delta"}
-    async with other.client.stream("POST", f"/session/{session}", json=body) as answer:
-        chunks, received = answer.aiter_text(), ""
-        while "first" not in received:
-            received += await asyncio.wait_for(anext(chunks), 60)
-        assert "second" not in received
-        (tmp_path / "scenes" / "go").touch()
-        received += "".join([chunk async for chunk in chunks])
-    assert "second" in received
-
-
-async def test_a_session_is_used_by_acp_at_both_nodes(nodes: list[RunningGateway]) -> None:
-    async with on_websocket(nodes[0].url, "echo", KEY) as one, on_websocket(nodes[1].url, "echo", KEY) as two:
-        await one.initialize()
-        await two.initialize()
-        # Each node creates a session itself while no other one has less to do.
-        own, other = await one.new(), await two.new()
-        await one.prompt(own, "one ")
-        await two.prompt(other, "two ")
-        assert [[held.id for held in running.gateway.sessions.held] for running in nodes] == [[own], [other]]
-        for running, follower, session in ((nodes[1], one, own), (nodes[0], two, other)):
-            async with on_websocket(running.url, "echo", KEY) as client:
-                await client.initialize()
-                await client.request("session/load", load(session))
-                await client.prompt(session, "three ")
-                assert client.text(session) == f"{'one' if session == own else 'two'} three "
-            await follower.until(lambda _, follower=follower, session=session: "three" in follower.text(session))
-        assert [[held.id for held in running.gateway.sessions.held] for running in nodes] == [[own], [other]]
-
-
 async def test_a_node_that_stops_gives_its_sessions_to_the_other_one(nodes: list[RunningGateway]) -> None:
     session = (await create_session(nodes[0].client, "echo"))["sessionId"]
     owner = node_of(nodes, session)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 
 import httpx
 import psutil
-import pytest
 
 from gateway.security.authentication import ADMINISTRATOR
 from tests.support.aap_client import AapClient, BaseUrl
@@ -81,29 +79,51 @@ async def assert_resumes(aap: AapClient, session: str, folder: Path) -> None:
     assert await aap.get_history(session) == history
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-async def test_calls_can_be_answered_after_the_gateway_was_restarted(
-    daemon: Daemon, base: BaseUrl, write_scenario: WriteScenario, tmp_path: Path, how: signal.Signals
+async def test_calls_that_wait_when_the_gateway_is_killed_wait_after_its_next_start(
+    daemon: Daemon, base: BaseUrl, write_scenario: WriteScenario, tmp_path: Path
 ) -> None:
     await daemon.start()
+    name, scenes = write_scenario(STEPS, [{"text": "Well."}]), tmp_path / "scenes"
     async with aap_client(daemon, base) as aap:
-        session = await create_waiting_session(aap, write_scenario(STEPS))
-    await (daemon.kill() if how == signal.SIGKILL else daemon.stop())
+        answered, denied, stopped, deleted = [await create_waiting_session(aap, name) for _ in range(4)]
+    await daemon.kill()
     await daemon.start()
     async with aap_client(daemon, base) as aap:
-        await assert_resumes(aap, session, tmp_path / "scenes")
-        later = (await post(aap, session, [{"role": "user", "content": "And?"}])).json()
-        assert later["stopReason"] == "tool_use"
+        # A denied call is not repeated.
+        answer = (await post(aap, denied, DENIED)).json()
+        assert [message["content"] for message in answer["messages"]] == [
+            "Tool call denied: no",
+            "Weather: rain. Note: Tool call denied: no.",
+        ]
+        assert not (scenes / "note.txt").exists()
+        # A user message cancels the calls.
+        answer = (await post(aap, stopped, [{"role": "user", "content": "Stop"}])).json()
+        assert answer["messages"] == [{"role": "assistant", "content": "Well."}]
+        history = await aap.get_history(stopped)
+        assert [m["content"] for m in history if m["role"] == "tool"] == ["3 hits", *["Tool call cancelled"] * 2]
+        assert (await aap.delete(deleted)).status_code == 204
+        assert (await aap.get(deleted)).status_code == 404
+        # What is refused has no effect: invalid answers, and those for which no agent starts.
+        before = await aap.get_session(answered)
+        for wrong, named in (ALL[:1], "'note' is still pending"), ([*ALL, {**ALL[0], "toolCallId": "x"}], "'x' is not a pending"):
+            refused = await post(aap, answered, wrong)
+            assert refused.status_code == 400 and named in refused.json()["error"]
+        kept = (scenes / name).read_text()
+        (scenes / name).write_text(json.dumps({"turns": []}))
+        assert (await post(aap, answered, ALL)).status_code == 503
+        (scenes / name).write_text(kept)
+        assert await aap.get_session(answered) == before
+        await assert_resumes(aap, answered, scenes)
 
 
-async def test_calls_can_be_answered_after_two_restarts(
+async def test_calls_can_be_answered_after_each_of_two_restarts(
     daemon: Daemon, base: BaseUrl, write_scenario: WriteScenario, tmp_path: Path
 ) -> None:
     steps = [*STEPS, {"app_tool": {"id": "more", "name": "get_weather"}}, {"text": "{results.more} {results.note}"}]
     await daemon.start()
     async with aap_client(daemon, base) as aap:
         session = await create_waiting_session(aap, write_scenario(steps))
-    await daemon.kill()
+    await daemon.stop()
     await daemon.start()
     async with aap_client(daemon, base) as aap:
         assert (await post(aap, session, ALL)).json()["stopReason"] == "tool_use"
@@ -141,82 +161,3 @@ async def test_repeated_replies_are_rejected_while_the_run_continues(
         new = await post(aap, session, [{"role": "tool", "toolCallId": "new", "content": "x"}])
         assert new.status_code == 409
     await aap.delete(session)
-
-
-async def test_denied_call_is_not_repeated_after_a_restart(
-    daemon: Daemon, base: BaseUrl, write_scenario: WriteScenario, tmp_path: Path
-) -> None:
-    await daemon.start()
-    async with aap_client(daemon, base) as aap:
-        session = await create_waiting_session(aap, write_scenario(STEPS))
-    await daemon.kill()
-    await daemon.start()
-    async with aap_client(daemon, base) as aap:
-        answer = (await post(aap, session, DENIED)).json()
-    assert [message["content"] for message in answer["messages"]] == [
-        "Tool call denied: no",
-        "Weather: rain. Note: Tool call denied: no.",
-    ]
-    assert not (tmp_path / "scenes" / "note.txt").exists()
-
-
-async def test_user_message_cancels_the_pending_calls_after_a_restart(
-    daemon: Daemon, base: BaseUrl, write_scenario: WriteScenario
-) -> None:
-    await daemon.start()
-    async with aap_client(daemon, base) as aap:
-        session = await create_waiting_session(aap, write_scenario(STEPS, [{"text": "Well."}]))
-    await daemon.kill()
-    await daemon.start()
-    async with aap_client(daemon, base) as aap:
-        answer = (await post(aap, session, [{"role": "user", "content": "Stop"}])).json()
-        assert answer["messages"] == [{"role": "assistant", "content": "Well."}]
-        history = await aap.get_history(session)
-        assert [m["content"] for m in history if m["role"] == "tool"] == ["3 hits", *["Tool call cancelled"] * 2]
-
-
-async def test_invalid_replies_are_rejected_without_effect(
-    daemon: Daemon, base: BaseUrl, write_scenario: WriteScenario, tmp_path: Path
-) -> None:
-    await daemon.start()
-    async with aap_client(daemon, base) as aap:
-        session = await create_waiting_session(aap, write_scenario(STEPS))
-    await daemon.kill()
-    await daemon.start()
-    async with aap_client(daemon, base) as aap:
-        before = await aap.get_session(session)
-        for wrong, named in (ALL[:1], "'note' is still pending"), ([*ALL, {**ALL[0], "toolCallId": "x"}], "'x' is not a pending"):
-            refused = await post(aap, session, wrong)
-            assert refused.status_code == 400 and named in refused.json()["error"]
-        assert await aap.get_session(session) == before
-        await assert_resumes(aap, session, tmp_path / "scenes")
-
-
-async def test_calls_stay_pending_when_the_agent_does_not_start(
-    daemon: Daemon, base: BaseUrl, write_scenario: WriteScenario, tmp_path: Path
-) -> None:
-    await daemon.start()
-    async with aap_client(daemon, base) as aap:
-        session = await create_waiting_session(aap, write_scenario(STEPS))
-    await daemon.kill()
-    scenario = tmp_path / "scenes" / "scene.json"
-    kept = scenario.read_text()
-    scenario.write_text(json.dumps({"turns": []}))
-    await daemon.start()
-    async with aap_client(daemon, base) as aap:
-        assert (await post(aap, session, ALL)).status_code == 503
-        scenario.write_text(kept)
-        await assert_resumes(aap, session, tmp_path / "scenes")
-
-
-async def test_waiting_session_can_be_deleted_after_a_restart(
-    daemon: Daemon, base: BaseUrl, write_scenario: WriteScenario
-) -> None:
-    await daemon.start()
-    async with aap_client(daemon, base) as aap:
-        session = await create_waiting_session(aap, write_scenario(STEPS))
-    await daemon.kill()
-    await daemon.start()
-    async with aap_client(daemon, base) as aap:
-        assert (await aap.delete(session)).status_code == 204
-        assert (await aap.get(session)).status_code == 404

@@ -106,15 +106,18 @@ async def test_stream_ends_before_the_next_event_after_its_key_is_removed(
         assert "secret" in str((await get_history(default, session))[-1]), "the run continued"
 
 
-async def test_key_is_stored_as_a_hash_and_valid_after_a_restart(daemon: Daemon, tmp_path: Path) -> None:
-    phone = await create_key(daemon, "phone")
+async def test_key_is_stored_as_a_hash_and_has_its_sessions_after_a_restart(daemon: Daemon, tmp_path: Path) -> None:
+    phone, other = await create_key(daemon, "phone"), await create_key(daemon, "other")
     await daemon.start()
     async with client_with_key(daemon.url, phone) as mine:
         session = (await create_session(mine, "echo"))["sessionId"]
     await daemon.kill()
     await daemon.start()
-    async with client_with_key(daemon.url, phone) as mine:
+    async with client_with_key(daemon.url, phone) as mine, client_with_key(daemon.url, other) as another:
         assert (await mine.get("/sessions")).json() == {"sessions": [session]}
+        await expect_error(another.get(f"/session/{session}"), 404)
+        assert (await send_turn(mine, session, "again"))["stopReason"] == "end_turn"
+        await expect_error(another.get(f"/session/{session}"), 404)
     for file in (tmp_path / "data").rglob("*"):
         if file.is_file():
             assert phone.encode() not in file.read_bytes(), file
@@ -227,19 +230,6 @@ async def test_session_list_pages_have_only_sessions_of_the_key(two: Two) -> Non
         seen += page["sessions"]
         mark = page.get("next")
     assert (seen, mark) == (mine, None)
-
-
-async def test_session_belongs_to_its_key_after_a_restart(daemon: Daemon) -> None:
-    keys = [await create_key(daemon, name) for name in "ab"]
-    await daemon.start()
-    async with client_with_key(daemon.url, keys[0]) as a:
-        session = (await create_session(a, "echo"))["sessionId"]
-    await daemon.stop()
-    await daemon.start()
-    async with client_with_key(daemon.url, keys[0]) as a, client_with_key(daemon.url, keys[1]) as b:
-        await expect_error(b.get(f"/session/{session}"), 404)
-        assert (await send_turn(a, session, "again"))["stopReason"] == "end_turn"
-        await expect_error(b.get(f"/session/{session}"), 404)
 
 
 async def test_share_sessions_gives_every_key_access(tmp_path: Path) -> None:

@@ -75,30 +75,18 @@ async def _sent(url: str, method: str, path: str, body: Any = None, **headers: s
         return response.status_code, response.headers.get("Retry-After")
 
 
-async def use_up(url: str) -> None:
-    for n in range(MAX_WRONG_KEYS):
-        assert await by_bearer(url, f"wrong-key-{n}") == (401, None)
-
-
 @pytest.mark.parametrize("send", WAYS)
-async def test_wrong_keys_over_the_limit_are_refused_and_right_ones_never(
-    portico: RunningGateway, send: Callable[[str, str], Awaitable[Answer]]
-) -> None:
-    await use_up(portico.url)
-    status, wait = await send(portico.url, "wrong-key-again")
-    assert status == 429 and wait is not None and 0 < int(wait) <= SECONDS
-    for _ in range(2):
-        assert (await send(portico.url, KEY))[0] in (101, 200, 201)
-    assert (await portico.client.get("/sessions")).status_code == 200
-
-
-@pytest.mark.parametrize("send", WAYS)
-async def test_wrong_keys_count_in_whatever_way_they_come(
+async def test_wrong_keys_count_in_whatever_way_they_come_and_right_ones_are_never_refused(
     portico: RunningGateway, send: Callable[[str, str], Awaitable[Answer]]
 ) -> None:
     for n in range(MAX_WRONG_KEYS):
         assert (await send(portico.url, f"wrong-key-{n}"))[0] == 401
-    assert (await by_bearer(portico.url, "wrong-key-again"))[0] == 429
+    for other in (send, by_bearer):
+        status, wait = await other(portico.url, "wrong-key-again")
+        assert status == 429 and wait is not None and 0 < int(wait) <= SECONDS
+    for _ in range(2):
+        assert (await send(portico.url, KEY))[0] in (101, 200, 201)
+    assert (await portico.client.get("/sessions")).status_code == 200
 
 
 async def test_unknown_paths_count_and_tell_nothing(portico: RunningGateway) -> None:
@@ -123,7 +111,7 @@ async def test_forwarded_addresses_do_not_count(portico: RunningGateway) -> None
     assert (await by_bearer(portico.url, "wrong-key-again", **{"X-Forwarded-For": "10.0.0.99"}))[0] == 429
 
 
-@pytest.mark.parametrize(("proxies", "believed"), [(["127.0.0.1"], True), (["127.0.0.0/8"], True), (["10.0.0.0/8"], False)])
+@pytest.mark.parametrize(("proxies", "believed"), [(["127.0.0.0/8"], True), (["10.0.0.0/8"], False)])
 async def test_forwarded_addresses_count_from_trusted_proxies(tmp_path: Path, proxies: list[str], believed: bool) -> None:
     async with run_gateway(gateway_config(tmp_path, server={"trusted_proxies": proxies})) as portico:
         for n in range(MAX_WRONG_KEYS):

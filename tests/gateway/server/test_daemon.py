@@ -94,6 +94,7 @@ async def test_signal_ends_running_turns_and_agents(
     assert parse_output_events(task.text)[-1]["exit_code"] != 0
     assert not [process.pid for process in agents if is_alive(process.pid)]
     assert not is_alive(pid)
+    daemon.forked = True
     await daemon.start()
     async with daemon.client() as client:
         session = events[0][1]["sessionId"]

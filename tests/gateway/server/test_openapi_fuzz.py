@@ -38,8 +38,10 @@ CASES = {"short": (1, 1), "long": (7, 6)}
 
 Generating a case takes ten times as long as sending it, so each case is sent in several ways.
 """
-AT_LEAST = {"short": 200, "long": 1000}
+AT_LEAST = {"short": 150, "long": 1000}
 """Minimum number of requests of each mode."""
+EARLIER = ("/session", "/meta", "/aap/v1", "/aap/v2")
+"""Paths of the earlier versions of AAP, whose requests are those of version 3 in other shapes."""
 AUTHORIZED = {"Authorization": f"Bearer {KEY}"}
 Operation = APIOperation[Any, Any, Any, Any]
 
@@ -58,6 +60,8 @@ class Fuzz:
     session: str
     mode: GenerationMode
     cases: tuple[int, int]
+    left_out: tuple[str, ...] = ()
+    """Beginnings of paths to which nothing is sent."""
     answers: Counter[int] = field(default_factory=Counter)
     http: requests.Session = field(default_factory=requests.Session)
 
@@ -74,7 +78,7 @@ class Fuzz:
             found = [operation.ok() for operation in schemathesis.openapi.from_dict(document).get_all_operations()]
             # A stream without an end.
             for operation in found:
-                if not operation.path.endswith("/updates"):
+                if not operation.path.endswith("/updates") and not operation.path.startswith(self.left_out):
                     self._cases(operation, self.cases[0 if operation.body else 1])
 
     def _cases(self, operation: Operation, number: int) -> None:
@@ -146,7 +150,8 @@ async def test_generated_requests_get_documented_responses(
     write_config(tmp_path, gateway_config(tmp_path, limits={"sleep_after": 0.5, "live_agents": 8}))
     await daemon.start()
     async with daemon.client() as client:
-        fuzz = Fuzz(daemon.url, (await create_session(client, "echo"))["sessionId"], mode, CASES[length])
+        session = (await create_session(client, "echo"))["sessionId"]
+        fuzz = Fuzz(daemon.url, session, mode, CASES[length], EARLIER if length == "short" else ())
     await asyncio.to_thread(fuzz.run)
     assert fuzz.answers.total() >= AT_LEAST[length], fuzz.answers
     assert not [status for status in fuzz.answers if status >= 500 and status not in (501, 503)]
