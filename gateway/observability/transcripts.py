@@ -65,8 +65,11 @@ class Transcript:
     drivers/runtime/traffic_recorder.py defines when each method is called.
     """
 
-    def __init__(self, file: Path, redactors: Iterable[Redactor]) -> None:
+    def __init__(
+        self, file: Path, redactors: Iterable[Redactor], file_bytes: int = FILE_BYTES, line_bytes: int = LINE_BYTES
+    ) -> None:
         self._file, self._redactors = file, tuple(redactors)
+        self._file_bytes, self._line_bytes = file_bytes, line_bytes
         self._broken = False
 
     def started(self, pid: int, argv: Sequence[str]) -> None:
@@ -98,7 +101,7 @@ class Transcript:
         if not self._file.parent.is_dir():
             private_directory(self._file.parent)
         with suppress(FileNotFoundError):
-            if self._file.stat().st_size + len(text) > FILE_BYTES:
+            if self._file.stat().st_size + len(text) > self._file_bytes:
                 os.replace(self._file, _both(self._file)[1])
         with open(private_file(self._file, os.O_WRONLY | os.O_APPEND), "a") as file:
             file.write(text)
@@ -108,7 +111,8 @@ class Transcript:
             line = redactor.clean(line)
         line = redact_patterns(line)
         # Cut after redaction: a part of a secret would not be found.
-        return line if len(line) <= LINE_BYTES else f"{line[:LINE_BYTES]} … and {len(line) - LINE_BYTES} more characters"
+        most = self._line_bytes
+        return line if len(line) <= most else f"{line[:most]} … and {len(line) - most} more characters"
 
 
 def _both(file: Path) -> tuple[Path, Path]:

@@ -86,20 +86,20 @@ class StoredHistory:
             if not is_failure_message(message):
                 yield message
 
-    async def seed(self, leave_out: int = 0) -> list[Message]:
+    async def seed(self, leave_out: int = 0, most: int = MAX_SEED) -> list[Message]:
         """Returns the compacted history for a fresh agent, without the last `leave_out` messages.
 
-        Of a history that is longer than MAX_SEED, it has the newest messages, after a user message that states how many are
+        Of a history that is longer than `most` bytes, it has the newest messages, after a user message that states how many are
         omitted. All system messages are kept.
         """
         end = await self.count() - leave_out
         first, summary = await self._compaction(end)
-        start = await self._store.messages.first_of_newest(self._session_id, first, end, MAX_SEED)
+        start = await self._store.messages.first_of_newest(self._session_id, first, end, most)
         if start > first:
             start = await self._complete_exchange(start, end)
         before = [summary] if summary is not None else []
         if start > first:
-            before.append(OMITTED.format(count=start, size=MAX_SEED // 1024 // 1024))
+            before.append(OMITTED.format(count=start, size=most // 1024 // 1024))
         found: list[Message] = await self._system_messages(start) if before else []
         found += [UserMessage(content="\n\n".join(before))] if before else []
         return found + [message async for message in self.messages(start, end) if not is_failure_message(message)]

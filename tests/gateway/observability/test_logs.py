@@ -210,12 +210,12 @@ def _varied(fragment: str, chosen: random.Random) -> str:
 
 def test_texts_that_are_not_searched_for_patterns_have_none() -> None:
     chosen, redacted, unchanged = random.Random(7), 0, 0
-    for _ in range(20_000):
+    for _ in range(5_000):
         text = "".join(_varied(chosen.choice(FRAGMENTS), chosen) for _ in range(chosen.randint(1, 7)))
         expected = redaction._PATTERNS.sub(lambda found: "".join(part for part in found.groups() if part) + HIDDEN, text)
         assert redact_patterns(text) == expected, ascii(text)
         redacted, unchanged = redacted + (expected != text), unchanged + (expected == text and text.isascii())
-    assert redacted > 500 and unchanged > 500
+    assert redacted > 100 and unchanged > 100
 
 
 @pytest.mark.parametrize("text", ["S\u212a-", "\u017fk-", "to\u212aen=", "\u212aey=", "\u017fecret=", "pa\u017fsword="])

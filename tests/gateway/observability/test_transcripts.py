@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from gateway.observability import transcripts
 from gateway.observability.transcripts import Transcript
-from gateway.runs import retention
+from gateway.runs.retention import START_DELAY
 from gateway.security.redaction import HIDDEN, Redactor
 from tests.support.daemon import KEY, RunningGateway, gateway_config, run_gateway
+from tests.support.manual_clock import ManualClock
 from tests.support.requests import create_session, execute, send_turn
 from tests.support.waiting import wait_until
 
@@ -79,7 +79,7 @@ async def test_session_transcript_has_both_directions_without_secrets(tmp_path: 
         assert secret not in json.dumps(found)
 
 
-async def test_task_transcript_is_deleted_when_it_is_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_task_transcript_is_deleted_when_it_is_old(tmp_path: Path, clock: ManualClock) -> None:
     config = recording_config(tmp_path, echo={"driver": "echo", "record": True})
     async with run_gateway(config) as running:
         await execute(running.client, "a task", "echo")
@@ -89,15 +89,13 @@ async def test_task_transcript_is_deleted_when_it_is_old(tmp_path: Path, monkeyp
     async with run_gateway(config):
         assert file.exists()
     os.utime(file, (0, time.time() - 8 * 86400))
-    monkeypatch.setattr(retention, "START_DELAY", 0.0)
-    async with run_gateway(config):
+    async with run_gateway(config, clock):
+        await clock.expire(START_DELAY)
         await wait_until(lambda: not file.exists())
 
 
-def test_transcript_size_is_limited_and_newest_lines_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transcripts, "FILE_BYTES", 5000)
-    monkeypatch.setattr(transcripts, "LINE_BYTES", 100)
-    transcript = Transcript(tmp_path / "x.jsonl", [Redactor()])
+def test_transcript_size_is_limited_and_newest_lines_are_kept(tmp_path: Path) -> None:
+    transcript = Transcript(tmp_path / "x.jsonl", [Redactor()], file_bytes=5000, line_bytes=100)
     for n in range(200):
         transcript.received(1, [b"%d" % n])
     files = sorted(tmp_path.iterdir())
@@ -109,11 +107,11 @@ def test_transcript_size_is_limited_and_newest_lines_are_kept(tmp_path: Path, mo
     assert transcript_rows(tmp_path / "x.jsonl")[-1]["line"] == "y" * 100 + " … and 400 more characters"
 
 
-def test_secret_is_redacted_before_a_long_line_is_truncated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transcripts, "LINE_BYTES", 100)
+def test_secret_is_redacted_before_a_long_line_is_truncated(tmp_path: Path) -> None:
     redactor = Redactor()
     redactor.register([OF_SESSION])
-    Transcript(tmp_path / "x.jsonl", [redactor]).sent(1, b"x" * 95 + OF_SESSION.encode() + b"\n")
+    transcript = Transcript(tmp_path / "x.jsonl", [redactor], line_bytes=100)
+    transcript.sent(1, b"x" * 95 + OF_SESSION.encode() + b"\n")
     assert OF_SESSION[:5] not in (tmp_path / "x.jsonl").read_text()
 
 

@@ -14,7 +14,6 @@ from drivers.contract.messages import AssistantMessage, Message, SystemMessage, 
 from gateway.errors import NotFound
 from gateway.events.messages import failure_message, message_row
 from gateway.protocols.aap import sessions as aap_sessions
-from gateway.runs import stored_history
 from gateway.runs.pending_calls import unanswered
 from gateway.runs.recovery import WHY, close_open_runs
 from gateway.runs.stored_history import StoredHistory
@@ -92,45 +91,36 @@ async def test_a_history_that_is_deleted_meanwhile_is_not_ended_as_if_it_were_wh
 OMITTED = "[The first {} messages of this conversation are omitted: it is longer than the 0 MiB that an agent is given.]"
 
 
-@pytest.mark.parametrize(
-    ("messages", "seed"),
-    [
-        # The newest that fit, and all system messages.
-        (
-            [SystemMessage(content="s"), user("x" * 500), assistant("b"), user("c"), assistant("d")],
-            [SystemMessage(content="s"), user(OMITTED.format(2)), assistant("b"), user("c"), assistant("d")],
-        ),
-        # At least the last message.
-        ([user("a"), assistant("x" * 900)], [user(OMITTED.format(1)), assistant("x" * 900)]),
-        # No result without its call.
-        (
-            [user("a"), calling("1"), result("1", "x" * 250), result("2"), assistant("b")],
-            [user(OMITTED.format(4)), assistant("b")],
-        ),
-        # The calls that the last results answer.
-        (
-            [user("a"), calling("1", "2"), result("1", "x" * 400), result("2", "x" * 400)],
-            [user(OMITTED.format(1)), calling("1", "2"), result("1", "x" * 400), result("2", "x" * 400)],
-        ),
-        ([user("a"), assistant("b")], [user("a"), assistant("b")]),
-    ],
-    ids=["newest", "last", "results", "pending", "short"],
-)
-async def test_an_agent_is_seeded_with_the_newest_messages(
-    store: Store, monkeypatch: pytest.MonkeyPatch, messages: list[Message], seed: list[Message]
-) -> None:
-    monkeypatch.setattr(stored_history, "MAX_SEED", 300)
-    history = await stored(store, messages)
-    assert await history.seed() == seed
+SEEDS: dict[str, tuple[list[Message], list[Message]]] = {
+    "the newest that fit, and all system messages": (
+        [SystemMessage(content="s"), user("x" * 500), assistant("b"), user("c"), assistant("d")],
+        [SystemMessage(content="s"), user(OMITTED.format(2)), assistant("b"), user("c"), assistant("d")],
+    ),
+    "at least the last message": ([user("a"), assistant("x" * 900)], [user(OMITTED.format(1)), assistant("x" * 900)]),
+    "no result without its call": (
+        [user("a"), calling("1"), result("1", "x" * 250), result("2"), assistant("b")],
+        [user(OMITTED.format(4)), assistant("b")],
+    ),
+    "the calls that the last results answer": (
+        [user("a"), calling("1", "2"), result("1", "x" * 400), result("2", "x" * 400)],
+        [user(OMITTED.format(1)), calling("1", "2"), result("1", "x" * 400), result("2", "x" * 400)],
+    ),
+    "a short history": ([user("a"), assistant("b")], [user("a"), assistant("b")]),
+}
 
 
-async def test_the_seed_of_a_compacted_history_keeps_its_summary(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored_history, "MAX_SEED", 300)
+async def test_an_agent_is_seeded_with_the_newest_messages(store: Store) -> None:
+    for name, (messages, seed) in SEEDS.items():
+        await store.sessions.create(SessionRecord(name, "script"), [message_row(message) for message in messages])
+        assert await StoredHistory(store, name).seed(most=300) == seed, name
+
+
+async def test_the_seed_of_a_compacted_history_keeps_its_summary(store: Store) -> None:
     history = await stored(store, [user("a"), assistant("b"), user("x" * 500), assistant("c"), user("prompt")])
     await store.compactions.set("s", 4, "So far: a.")
-    assert await history.seed(leave_out=1) == [user("So far: a.\n\n" + OMITTED.format(3)), assistant("c")]
+    assert await history.seed(leave_out=1, most=300) == [user("So far: a.\n\n" + OMITTED.format(3)), assistant("c")]
     await store.compactions.set("s", 2, "So far: a.")
-    assert await history.seed(leave_out=1) == [user("So far: a."), assistant("c")]
+    assert await history.seed(leave_out=1, most=300) == [user("So far: a."), assistant("c")]
 
 
 async def test_unanswered_calls_are_those_of_the_whole_history(store: Store) -> None:

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.sessions import call_files
-from gateway.sessions.call_files import FileOnDisk, paths_of, read_files
+from gateway.sessions.call_files import MAX_BYTES, MAX_FILES, FileOnDisk, paths_of, read_files
 
 PATCH = "*** Begin Patch\n*** Update File: a.py\n*** Move to: b.py\n@@\n-x\n+y\n*** Delete File: c.py\n*** End Patch"
 
@@ -66,16 +65,15 @@ def test_nothing_outside_of_the_folders_is_looked_at(tmp_path: Path, path: str) 
         assert only(folder, path.format(outside=outside), outside).text == "secret"
 
 
-def test_what_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_text(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
-    (tmp_path / "large").write_bytes(b"x" * 11)
-    (tmp_path / "exact").write_bytes(b"x" * 10)
+    (tmp_path / "large").write_bytes(b"x" * (MAX_BYTES + 1))
+    (tmp_path / "exact").write_bytes(b"x" * MAX_BYTES)
     os.mkfifo(tmp_path / "fifo")
-    monkeypatch.setattr(call_files, "MAX_BYTES", 10)
     binary, large = only(tmp_path, "binary"), only(tmp_path, "large")
     assert (binary.exists, binary.text, binary.problem) == (True, None, "it is not text in UTF-8")
-    assert (large.exists, large.text, large.size) == (True, None, 11)
-    assert only(tmp_path, "exact").text == "x" * 10
+    assert (large.exists, large.text, large.size) == (True, None, MAX_BYTES + 1)
+    assert only(tmp_path, "exact").text == "x" * MAX_BYTES
     for path in ("fifo", "."):
         assert (only(tmp_path, path).exists, only(tmp_path, path).problem) == (None, "it is not a regular file")
     assert "cannot be read" in (only(tmp_path, "binary/below").problem or "")
@@ -84,8 +82,10 @@ def test_what_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "home folder" in (only(tmp_path, "~/.bashrc").problem or "")
 
 
-def test_only_so_many_files_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_files, "MAX_FILES", 1)
+def test_only_so_many_files_are_read(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
-    found = read_files(["a", "a"], tmp_path)
-    assert [(one.exists, one.problem) for one in found] == [(True, None), (None, "the call has more than 1 files")]
+    found = read_files(["a"] * (MAX_FILES + 1), tmp_path)
+    assert [(one.exists, one.problem) for one in found] == [
+        *[(True, None)] * MAX_FILES,
+        (None, f"the call has more than {MAX_FILES} files"),
+    ]

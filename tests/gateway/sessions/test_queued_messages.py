@@ -14,12 +14,12 @@ from gateway.errors import AgentProblem, Conflict, ShuttingDown, StoreUnavailabl
 from gateway.events.turn_reader import Turn
 from gateway.runs.answer_format import AnswerFormat
 from gateway.security.authentication import ADMINISTRATOR
-from gateway.sessions import message_queue
-from gateway.sessions.message_queue import QueuedMessage
+from gateway.sessions.message_queue import RETRY, QueuedMessage
 from gateway.sessions.session import Session, Submission
 from gateway.sessions.settings import SessionSettings
 from tests.gateway.sessions.test_submit import create_waiting_session
 from tests.support.daemon import RunningGateway
+from tests.support.manual_clock import ManualClock
 from tests.support.requests import create_session
 from tests.support.waiting import wait_until
 
@@ -181,10 +181,9 @@ async def wait_until_stored(portico: RunningGateway, session: Session, expected:
 
 
 async def test_message_without_a_client_is_tried_again_where_a_limit_is_reached(
-    portico: RunningGateway, busy: tuple[Session, Turn], monkeypatch: pytest.MonkeyPatch
+    clock: ManualClock, portico: RunningGateway, busy: tuple[Session, Turn], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session, _ = busy
-    monkeypatch.setattr(message_queue, "RETRY", 0.05)
     limits, tries = [TooMany("all slots are taken"), StoreUnavailable("the disk is full")], list[Exception]()
     begin = session.queue._begin
 
@@ -197,7 +196,7 @@ async def test_message_without_a_client_is_tried_again_where_a_limit_is_reached(
     monkeypatch.setattr(session.queue, "_begin", full)
     await session.enqueue(queued("patient"))
     await session.end_agent("the agent was ended")
-    await wait_until(lambda: session.queue.empty and session.state == "idle")
+    await clock.expire_until(wait_until(lambda: session.queue.empty and session.state == "idle"), RETRY)
     assert len(tries) == 2
     assert await stored(portico, session) == ([], None)
 

@@ -13,7 +13,7 @@ import pytest
 from drivers.contract.agent import ToolReply
 from drivers.contract.messages import UserMessage
 from drivers.runtime.cli_agent import CliAgent
-from gateway.errors import AgentProblem, BadRequest, Conflict, ShuttingDown, TooMany
+from gateway.errors import AgentProblem, BadRequest, Conflict, ShuttingDown
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.client_service_routing import SessionServices
 from gateway.sessions.session import Session, Submission
@@ -56,25 +56,25 @@ async def stored_state(portico: RunningGateway, session: Session) -> tuple[Any, 
     return session.config, record.config, session.state, session.log.last, await get_session(portico.client, session.id)
 
 
-@pytest.mark.parametrize("suspended", [True, False], ids=["suspended", "live"])
 async def test_calls_stay_pending_when_the_agent_for_a_message_cannot_start(
-    portico: RunningGateway, write_scenario: WriteScenario, tmp_path: Path, suspended: bool
+    portico: RunningGateway, write_scenario: WriteScenario, tmp_path: Path
 ) -> None:
-    session = await create_waiting_session(portico, write_scenario)
-    turn: dict[str, Any] = {"messages": [user_message("other")]}
-    if suspended:
-        await suspend(session)
-    else:
-        turn["agent"] = {"options": {"scenario": "missing.json"}}
-    before = await stored_state(portico, session)
-    scenario = tmp_path / "scenes" / "scene.json"
-    hidden = scenario.rename(scenario.with_suffix(".hidden"))
-    text = await expect_error(portico.client.post(f"/session/{session.id}", json=turn), 503)
-    assert "cannot start" in text
-    hidden.rename(scenario)
-    assert await stored_state(portico, session) == before
-    answer = await send_turn(portico.client, session.id, ANSWER)
-    assert (answer["stopReason"], answer["messages"][-1]["content"]) == ("end_turn", "sun")
+    for suspended in (True, False):
+        session = await create_waiting_session(portico, write_scenario)
+        turn: dict[str, Any] = {"messages": [user_message("other")]}
+        if suspended:
+            await suspend(session)
+        else:
+            turn["agent"] = {"options": {"scenario": "missing.json"}}
+        before = await stored_state(portico, session)
+        scenario = tmp_path / "scenes" / "scene.json"
+        hidden = scenario.rename(scenario.with_suffix(".hidden"))
+        text = await expect_error(portico.client.post(f"/session/{session.id}", json=turn), 503)
+        assert "cannot start" in text
+        hidden.rename(scenario)
+        assert await stored_state(portico, session) == before
+        answer = await send_turn(portico.client, session.id, ANSWER)
+        assert (answer["stopReason"], answer["messages"][-1]["content"]) == ("end_turn", "sun"), suspended
 
 
 async def test_message_with_new_settings_cancels_the_pending_calls(
@@ -108,9 +108,8 @@ async def test_settings_of_rejected_replies_are_not_stored(portico: RunningGatew
     assert (await send_turn(portico.client, session.id, ANSWER))["messages"][-1]["content"] == "sun"
 
 
-@pytest.mark.parametrize("choice", ["allow_always", "reject_always"])
 async def test_permission_option_changes_no_settings_when_the_agent_cannot_start(
-    acp: Open, portico: RunningGateway, write_scenario: WriteScenario, tmp_path: Path, choice: str
+    acp: Open, portico: RunningGateway, write_scenario: WriteScenario, tmp_path: Path
 ) -> None:
     client = await acp()
     name = write_scenario([{"tool_call": {"id": "c", "name": "shell"}}, {"text": "{last_result}"}])
@@ -121,7 +120,7 @@ async def test_permission_option_changes_no_settings_when_the_agent_cannot_start
     before = await stored_state(portico, session)
     scenario = tmp_path / "scenes" / name
     hidden = scenario.rename(scenario.with_suffix(".hidden"))
-    await client.answer(question, choice)
+    await client.answer(question, "allow_always")
     with pytest.raises(RpcFailed, match="cannot start"):
         await answer
     hidden.rename(scenario)
@@ -150,26 +149,6 @@ async def test_permission_whose_answer_failed_is_requested_again_by_the_next_pro
     # The held prompt makes the same call: a second request.
     await client.answer(await client.next_permission_request(), "allow_once")
     assert (await held)["stopReason"] == "end_turn"
-
-
-async def test_permission_option_changes_no_settings_when_it_is_not_admitted(
-    acp: Open, portico: RunningGateway, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    client = await acp()
-    name = write_scenario([{"tool_call": {"id": "c", "name": "shell"}}, {"text": "{last_result}"}])
-    session = await portico.gateway.sessions.get(ADMINISTRATOR, await scripted_session(client, portico.gateway, name))
-    answer = await client.begin("session/prompt", prompt(session.id, "go"))
-    question = await client.next_permission_request()
-    before = await stored_state(portico, session)
-
-    def full(*_: Any) -> None:
-        raise TooMany("all slots are taken")
-
-    monkeypatch.setattr(session._admission, "_take_turn", full)
-    await client.answer(question, "allow_always")
-    with pytest.raises(RpcFailed, match="all slots are taken"):
-        await answer
-    assert await stored_state(portico, session) == before
 
 
 async def test_turn_that_is_not_admitted_has_no_effect(tmp_path: Path, write_scenario: WriteScenario) -> None:

@@ -155,6 +155,8 @@ def user(text: str, seq: int | None = None) -> MessageRow:
     return message_row(UserMessage(content=text), seq)
 
 
+@pytest.mark.one_store
+@pytest.mark.parametrize("store_kind", ["postgresql"], indirect=True)
 async def test_every_message_is_stored_and_found_however_many_words_it_has(store: Store) -> None:
     """An index entry of PostgreSQL has a limit, beyond which the message would be refused."""
     await store.sessions.create(SessionRecord("s", "echo"), [])

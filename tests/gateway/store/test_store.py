@@ -26,6 +26,7 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
     await found.close()
 
 
+@pytest.mark.one_store
 async def test_daemon_does_not_start_with_a_database_of_another_version(daemon: Daemon, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     await (await Store.open(store_url(tmp_path / "data"))).close()
