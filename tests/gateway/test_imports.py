@@ -143,46 +143,6 @@ def test_imports_inside_functions_are_few_and_each_has_its_reason() -> None:
     assert len(found) <= MOST_IMPORTS_IN_FUNCTIONS, "import at the top, unless most starts would pay for what few users need"
 
 
-def test_imports_inside_functions_are_found_with_their_reasons() -> None:
-    source = """
-import json
-
-def one():
-    import bare
-    # It takes 1 s.
-    import commented
-    from more import (
-        names,
-    )
-
-    from still import of_the_same_block
-    work()
-    import bare_again
-    import short  # 5 ms
-
-class Lazy:
-    async def two(self):
-        # A program of a user.
-        self.module = await to_thread(importlib.import_module, "plugin")
-        work()
-        return lambda: __import__("bare")
-"""
-    lines = source.splitlines()
-    found = {lines[line - 1].strip(): reason for line, reason in imports_in_functions(source)}
-    assert [line for line, reason in found.items() if not reason] == [
-        "import bare",
-        "import bare_again",
-        'return lambda: __import__("bare")',
-    ]
-    assert [line for line, reason in found.items() if reason] == [
-        "import commented",
-        "from more import (",
-        "from still import of_the_same_block",
-        "import short  # 5 ms",
-        'self.module = await to_thread(importlib.import_module, "plugin")',
-    ]
-
-
 def imports_in_functions(source: str) -> list[tuple[int, bool]]:
     """Return the line of each import inside a function, and whether a comment gives its reason, or that of the one before it."""
     functions = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda

@@ -85,8 +85,8 @@ def test_text_without_secrets_is_not_changed(text: str) -> None:
 @pytest.mark.parametrize("word", ["a", "a-", "ab://", "key", '"secret": "', "bearer ", "sk-", "://a:"])
 def test_redaction_time_is_linear_in_the_length_of_the_text(word: str) -> None:
     began = time.process_time()
-    redact_patterns(word * 100_000)
-    assert time.process_time() - began < 5
+    redact_patterns(word * 20_000)
+    assert time.process_time() - began < 1
 
 
 async def test_ids_are_inherited_by_tasks() -> None:

@@ -12,8 +12,6 @@ from tests.support.requests import create_session, expect_error, send_turn, user
 from tests.support.stores import sql
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.usefixtures("each_store")
-
 
 async def create_long(portico: RunningGateway) -> str:
     body = {"agent": {"name": "echo"}, "messages": [user_message(f"message {n}") for n in range(1000)]}

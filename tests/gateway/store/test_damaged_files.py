@@ -9,7 +9,6 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-import httpx
 import pytest
 
 from gateway.app import Gateway
@@ -18,7 +17,7 @@ from gateway.errors import ConfigError
 from gateway.security.redaction import Redactor
 from gateway.store import MessageRow, SessionRecord, Store
 from gateway.store.sqlite import sqlite_url
-from tests.support.daemon import Daemon, gateway_config, run_gateway
+from tests.support.daemon import gateway_config, run_gateway
 from tests.support.portico_command import PorticoCommand
 from tests.support.requests import create_session
 from tests.support.stored_messages import message_bodies
@@ -60,8 +59,7 @@ async def test_another_program_may_move_the_log_into_the_database(tmp_path: Path
     await store.close()
 
 
-@pytest.mark.parametrize("evidence", ["state", "transcripts"])
-@pytest.mark.parametrize("removed", [True, False])
+@pytest.mark.parametrize(("evidence", "removed"), [("state", True), ("transcripts", False)])
 async def test_emptied_database_is_not_taken_for_a_new_one(tmp_path: Path, evidence: str, removed: bool) -> None:
     config = gateway_config(tmp_path)
     data = tmp_path / "data"
@@ -104,24 +102,21 @@ def file_as_data_directory(data: Path) -> None:
     data.write_text("")
 
 
-@pytest.mark.parametrize(
-    ("prepare", "text"),
-    [
-        (damaged_database, "(file is not a database): restore a backup, or move it"),
-        (directory_as_database, "(unable to open database file): the file and its folder must be readable and writable"),
-        (directory_as_lock, "cannot be used (Is a directory): make it writable for this user, or choose another with --data-dir"),
-        (
-            file_as_data_directory,
-            "cannot be used (File exists): make it writable for this user, or choose another with --data-dir",
-        ),
-    ],
-)
-async def test_daemon_with_unusable_files_does_not_start(tmp_path: Path, prepare: Callable[[Path], None], text: str) -> None:
+UNUSABLE: dict[Callable[[Path], None], str] = {
+    damaged_database: "(file is not a database): restore a backup, or move it",
+    directory_as_database: "(unable to open database file): the file and its folder must be readable and writable",
+    directory_as_lock: "cannot be used (Is a directory): make it writable for this user, or choose another with --data-dir",
+    file_as_data_directory: "cannot be used (File exists): make it writable for this user, or choose another with --data-dir",
+}
+
+
+@pytest.mark.parametrize("prepare", UNUSABLE)
+async def test_daemon_with_unusable_files_does_not_start(tmp_path: Path, prepare: Callable[[Path], None]) -> None:
     (tmp_path / "data").mkdir()
     prepare(tmp_path / "data")
     code, out, err = await PorticoCommand(tmp_path, "serve").run()
     assert (code, out, len(err.splitlines())) == (1, "", 1)
-    assert err.startswith("Error: ") and text in err and str(tmp_path / "data") in err
+    assert err.startswith("Error: ") and UNUSABLE[prepare] in err and str(tmp_path / "data") in err
 
 
 async def test_acp_client_gets_the_error_of_a_store_that_cannot_be_used(tmp_path: Path) -> None:
@@ -191,12 +186,3 @@ async def test_text_that_is_not_utf_8_is_damage_and_is_not_logged(tmp_path: Path
     assert "cannot be used (Could not decode to UTF-8 column 'body'): restore a backup" in caplog.text
     assert "my words" not in caplog.text
     await store.close()
-
-
-async def test_killed_daemon_reports_nothing(daemon: Daemon) -> None:
-    for _ in range(2):
-        await daemon.start()
-        async with httpx.AsyncClient(base_url=daemon.url, timeout=60) as anyone, daemon.client() as client:
-            assert (await anyone.get("/readyz")).status_code == 200
-            await create_session(client, "echo")
-        await daemon.kill()
