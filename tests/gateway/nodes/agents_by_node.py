@@ -23,7 +23,20 @@ class AgentsByNode:
     """Running nodes by their names. Each has the agent `echo` besides its own."""
 
     nodes: dict[str, RunningGateway] = field(default_factory=dict)
-    least_loaded: str = ""
+    stacks: dict[str, AsyncExitStack] = field(default_factory=dict)
+    """What ends each of the nodes."""
+    _least_loaded: str = ""
+
+    @property
+    def least_loaded(self) -> str:
+        """The node that gets what is new. Until a test has set it, that is the one with the least load."""
+        return self._least_loaded
+
+    @least_loaded.setter
+    def least_loaded(self, name: str) -> None:
+        self._least_loaded = name
+        for other in self.nodes:
+            self.node(other).directory._load = self._load  # type: ignore[method-assign]
 
     def node(self, name: str) -> Node:
         found = self.nodes[name].gateway.node
@@ -48,22 +61,32 @@ class AgentsByNode:
         for name in self.nodes:
             await self.node(name).beat()
 
+    async def stop(self, name: str) -> None:
+        """Shut a node down."""
+        await self.stacks[name].aclose()
+        del self.nodes[name]
+
     def _load(self, report: NodeReport) -> tuple[float, bool, str]:
-        return float(not self.least_loaded or report.id != self.node(self.least_loaded).id), False, report.id
+        return float(report.id != self.node(self.least_loaded).id), False, report.id
 
 
 @asynccontextmanager
 async def run_agents_by_node(
-    folder: Path, agents: Mapping[str, Mapping[str, Any]], clock: Clock = SYSTEM_CLOCK, **tables: Any
+    folder: Path,
+    agents: Mapping[str, Mapping[str, Any]],
+    clock: Clock = SYSTEM_CLOCK,
+    addresses: Mapping[str, str] | None = None,
+    **tables: Any,
 ) -> AsyncIterator[AgentsByNode]:
-    """Run nodes with the agents of each."""
+    """Run nodes with the agents of each. Others connect to a node at its address in `addresses`, if there is one."""
     running = AgentsByNode()
     async with AsyncExitStack() as stack:
         for name, own in agents.items():
             listener = bound_socket()
-            settings = parse(node_config(folder, name, node={"address": address_of(listener)}, agents=dict(own), **tables))
+            node = {"address": (addresses or {}).get(name, address_of(listener))}
+            settings = parse(node_config(folder, name, node=node, agents=dict(own), **tables))
             gateway = Gateway(settings, settings.auth.keys, Redactor(), clock=clock)
-            running.nodes[name] = await stack.enter_async_context(serve_gateway(gateway, listener))
-            running.node(name).directory._load = running._load  # type: ignore[method-assign]
+            running.stacks[name] = await stack.enter_async_context(AsyncExitStack())
+            running.nodes[name] = await running.stacks[name].enter_async_context(serve_gateway(gateway, listener))
         await running.beat()
         yield running

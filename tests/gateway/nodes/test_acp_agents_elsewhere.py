@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,18 +15,14 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
-from gateway.app import Gateway
 from gateway.cluster.forwarding.node_socket import open_node_socket
-from gateway.cluster.node import Node
 from gateway.cluster.node_keys import NodeKeys
-from gateway.config import parse
 from gateway.protocols.acp.transport import http
 from gateway.security.authentication import Caller
-from gateway.security.redaction import Redactor
-from tests.gateway.nodes.two_nodes import node_config
+from tests.gateway.nodes.agents_by_node import AgentsByNode, run_agents_by_node
 from tests.gateway.protocols.acp.client import Client, RpcFailed, load, prompt
 from tests.gateway.protocols.acp.transports import on_http, on_websocket
-from tests.support.daemon import KEY, SCENARIOS, RunningGateway, address_of, bound_socket, serve_gateway
+from tests.support.daemon import KEY, SCENARIOS, RunningGateway
 from tests.support.manual_clock import ManualClock
 from tests.support.waiting import wait_until
 
@@ -51,42 +47,19 @@ def unused_address() -> Iterator[str]:
 
 
 @asynccontextmanager
-async def run_nodes(
-    folder: Path, *names: str, clock: Clock = SYSTEM_CLOCK, **addresses: str
-) -> AsyncIterator[dict[str, RunningGateway]]:
+async def run_nodes(folder: Path, *names: str, clock: Clock = SYSTEM_CLOCK, **addresses: str) -> AsyncIterator[AgentsByNode]:
     """Run nodes, all of which but `one` have the agent `player`. Others connect to a node at its address, if one is given."""
     scenes = folder / "scenes"
     scenes.mkdir()
     (scenes / "acp.json").write_text((SCENARIOS / "acp.json").read_text())
     agents = {"player": {"driver": "script", "cwd": str(scenes), "options": {"scenario": "acp.json"}}}
-    async with AsyncExitStack() as stack:
-        running = {}
-        for name in names:
-            listener = bound_socket()
-            tables: dict[str, Any] = {"agents": agents} if name != "one" else {}
-            node = {"address": addresses.get(name, address_of(listener))}
-            settings = parse(node_config(folder, name, node=node, **tables))
-            gateway = Gateway(settings, settings.auth.keys, Redactor(), clock=clock)
-            running[name] = await stack.enter_async_context(serve_gateway(gateway, listener))
-        for one in running.values():
-            await node_of(one).beat()
+    by_node = {name: agents if name != "one" else {} for name in names}
+    async with run_agents_by_node(folder, by_node, clock, addresses) as running:
         yield running
 
 
-def node_of(running: RunningGateway) -> Node:
-    assert running.gateway.node is not None
-    return running.gateway.node
-
-
-async def places(nodes: dict[str, RunningGateway], sessions: Iterable[str]) -> list[str]:
-    """The names of the nodes that the sessions are at."""
-    names = {node_of(running).id: name for name, running in nodes.items()}
-    leases = [await nodes["one"].gateway.store.leases.get(session) for session in sessions]
-    return [names[lease.node] for lease in leases if lease is not None]
-
-
 @pytest.fixture
-async def nodes(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[dict[str, RunningGateway]]:
+async def nodes(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[AgentsByNode]:
     """For a test that has `clock`, they have that clock."""
     clock = request.getfixturevalue("clock") if "clock" in request.fixturenames else SYSTEM_CLOCK
     async with run_nodes(tmp_path, "one", "two", clock=clock) as running:
@@ -94,24 +67,24 @@ async def nodes(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator
 
 
 @pytest.fixture(params=["websocket", "http"])
-async def client(request: pytest.FixtureRequest, nodes: dict[str, RunningGateway]) -> AsyncIterator[Client]:
+async def client(request: pytest.FixtureRequest, nodes: AgentsByNode) -> AsyncIterator[Client]:
     """An initialized client of the node `one`, over each transport."""
     opened = on_websocket if request.param == "websocket" else on_http
-    async with opened(nodes["one"].url, "player", KEY) as client:
+    async with opened(nodes.nodes["one"].url, "player", KEY) as client:
         initialized = await client.initialize()
         assert initialized["agentInfo"]["name"]
         yield client
         assert not client.invalid
 
 
-async def test_an_agent_of_another_node_is_used_as_one_of_this(client: Client, nodes: dict[str, RunningGateway]) -> None:
+async def test_an_agent_of_another_node_is_used_as_one_of_this(client: Client, nodes: AgentsByNode) -> None:
     session = await client.new()
     answer = await client.begin("session/prompt", prompt(session, "work"))
     for _ in range(2):
         await client.answer(await client.next_permission_request(), "allow_once")
     assert (await asyncio.wait_for(answer, 60))["stopReason"] == "end_turn"
     assert client.text(session) == "I write a note.Done."
-    assert await places(nodes, [session]) == ["two"]
+    assert await nodes.place_of(session) == "two"
     listed = await client.request("session/list", {})
     assert [one["sessionId"] for one in listed["sessions"]] == [session]
     slow = await client.begin("session/prompt", prompt(session, "slow"))
@@ -124,74 +97,48 @@ async def test_an_agent_of_another_node_is_used_as_one_of_this(client: Client, n
 
 
 @pytest.mark.parametrize("transport", [on_websocket, on_http])
-async def test_such_connections_are_spread_and_each_has_one_node(tmp_path: Path, transport: Transport) -> None:
-    async with run_nodes(tmp_path, "one", "two", "three") as nodes, AsyncExitStack() as stack:
-        clients, sessions = [], []
-        for _ in range(2):
-            client = await stack.enter_async_context(transport(nodes["one"].url, "player", KEY))
-            await client.initialize()
-            clients.append(client)
-            sessions.append([await client.new(), await client.new()])
-            for session in sessions[-1]:
-                assert (await client.prompt(session, "hello"))["stopReason"] == "end_turn"
-                assert client.text(session) == "Hello, you said: hello"
-            # `one` learns of the agents of the others.
-            for name in ("two", "three", "one"):
-                await node_of(nodes[name]).beat()
-        found = sorted([await places(nodes, both) for both in sessions])
-        if transport is on_websocket:
-            assert found == [["three", "three"], ["two", "two"]]
-        else:
-            # A connection over HTTP is that of a client of its node, which places the first session.
-            assert all(first == second for first, second in found)
-        assert not any(client.invalid for client in clients)
-
-
-@pytest.mark.parametrize("transport", [on_websocket, on_http])
 async def test_such_a_connection_goes_to_the_node_of_its_first_session(tmp_path: Path, transport: Transport) -> None:
     async with run_nodes(tmp_path, "one", "two", "three") as nodes:
-        async with on_websocket(nodes["three"].url, "player", KEY) as client:
+        async with on_websocket(nodes.nodes["three"].url, "player", KEY) as client:
             await client.initialize()
             session = await client.new()
             await client.prompt(session, "hello")
-            [place] = await places(nodes, [session])
+            place = str(await nodes.place_of(session))
         other = "three" if place == "two" else "two"
-        for _ in range(3):
-            node_of(nodes["one"]).directory._note_placed(node_of(nodes[place]).id)
-        assert node_of(nodes["one"]).directory.choose("player", None) == node_of(nodes[other]).id
-        async with transport(nodes["one"].url, "player", KEY) as client:
+        nodes.least_loaded = other
+        async with transport(nodes.nodes["one"].url, "player", KEY) as client:
             # It is connected to the other one.
             await client.initialize()
             await client.request("session/load", load(session))
             assert (await client.prompt(session, "again"))["stopReason"] == "end_turn"
             assert client.text(session) == "Hello, you said: helloHello, you said: again"
-            assert await places(nodes, [session]) == [place]
+            assert await nodes.place_of(session) == place
             with pytest.raises(RpcFailed, match="there is no session"):
                 await client.request("session/load", load("sess_none"))
             assert not client.invalid
 
 
-async def test_a_connection_over_http_ends_when_its_key_is_removed(nodes: dict[str, RunningGateway], clock: ManualClock) -> None:
+async def test_a_connection_over_http_ends_when_its_key_is_removed(nodes: AgentsByNode, clock: ManualClock) -> None:
     """The node that has it does not know the key, which the other one has checked."""
-    url, two = f"{nodes['one'].url}/acp/player", nodes["two"].gateway
-    connected = two.quotas.connections._held
+    url, two = f"{nodes.nodes['one'].url}/acp/player", nodes.nodes["two"].gateway
+    connected = two.quotas.connections.held
     async with AsyncExitStack() as stack:
         ids = {}
         for name in ("laptop", "phone"):
-            key = await nodes["one"].gateway.credentials.add_key(name)
+            key = await nodes.nodes["one"].gateway.credentials.add_key(name)
             client = await stack.enter_async_context(httpx.AsyncClient(headers={"Authorization": f"Bearer {key}"}, timeout=60))
             ids[name] = (await client.post(url, json=INITIALIZE)).headers["acp-connection-id"]
             stream = {"Acp-Connection-Id": ids[name], "Accept": "text/event-stream"}
             await stack.enter_async_context(client.stream("GET", url, headers=stream))
-        assert all(found.startswith(node_of(nodes["two"]).id) for found in ids.values())
+        assert all(found.startswith(nodes.node("two").id) for found in ids.values())
         assert dict(connected) == {"laptop": 1, "phone": 1}
-        await nodes["one"].gateway.credentials.remove_key("laptop")
-        await clock.expire_until(wait_until(lambda: not connected["laptop"]), http.CHECK_INTERVAL)
+        await nodes.nodes["one"].gateway.credentials.remove_key("laptop")
+        await clock.expire_until(wait_until(lambda: "laptop" not in connected), http.CHECK_INTERVAL)
         assert connected["phone"] == 1
 
 
-async def test_what_is_refused_is_refused_in_the_same_words(nodes: dict[str, RunningGateway]) -> None:
-    one, two = nodes["one"], nodes["two"]
+async def test_what_is_refused_is_refused_in_the_same_words(nodes: AgentsByNode) -> None:
+    one, two = nodes.nodes["one"], nodes.nodes["two"]
 
     async def refusal(running: RunningGateway, target: str, key: str = KEY) -> tuple[int, bytes | bytearray]:
         with pytest.raises(InvalidStatus) as caught:
@@ -207,15 +154,15 @@ async def test_what_is_refused_is_refused_in_the_same_words(nodes: dict[str, Run
     assert wrong == await refusal(two, "player?slash_commands=perhaps") and wrong[0] == 400
 
 
-async def test_a_lost_node_ends_the_connection_and_the_sessions_stay(nodes: dict[str, RunningGateway]) -> None:
-    one = nodes["one"]
+async def test_a_lost_node_ends_the_connection_and_the_sessions_stay(nodes: AgentsByNode) -> None:
+    one = nodes.nodes["one"]
     async with on_websocket(one.url, "player", KEY) as client:
         await client.initialize()
         session = await client.new()
         await client.prompt(session, "hello")
     async with connect(f"ws{one.url[4:]}/acp/player", additional_headers=HEADERS, proxy=None) as own:
         one.gateway.node_lost("another")
-        one.gateway.node_lost(node_of(nodes["two"]).id)
+        one.gateway.node_lost(nodes.node("two").id)
         with pytest.raises(ConnectionClosed) as closed:
             await asyncio.wait_for(own.recv(), 10)
         assert closed.value.rcvd is not None and closed.value.rcvd.code == 1001
@@ -226,10 +173,12 @@ async def test_a_lost_node_ends_the_connection_and_the_sessions_stay(nodes: dict
         assert client.text(session) == "Hello, you said: hello"
 
 
-async def test_a_client_that_leaves_leaves_nothing_behind(nodes: dict[str, RunningGateway]) -> None:
-    one, two = nodes["one"].gateway, nodes["two"].gateway
+async def test_a_client_that_leaves_leaves_nothing_behind_and_one_whose_key_is_revoked_is_disconnected(
+    nodes: AgentsByNode,
+) -> None:
+    one, two = nodes.nodes["one"].gateway, nodes.nodes["two"].gateway
     key = await one.credentials.add_key("ci")
-    async with on_websocket(nodes["one"].url, "player", key) as client:
+    async with on_websocket(nodes.nodes["one"].url, "player", key) as client:
         await client.initialize()
         session = await client.new()
         # The middleware's and that of this connection.
@@ -237,15 +186,9 @@ async def test_a_client_that_leaves_leaves_nothing_behind(nodes: dict[str, Runni
         assert one.quotas.connections._held and not two.quotas.connections._held
         record = await two.store.sessions.get(session)
         assert record is not None and record.owner == "ci"
-    await wait_until(lambda: len(one.on_node_lost) == 1 and not one.quotas.connections._held)
-
-
-async def test_a_revoked_key_ends_the_connection(nodes: dict[str, RunningGateway]) -> None:
-    one = nodes["one"].gateway
-    key = await one.credentials.add_key("ci")
-    async with connect(
-        f"ws{nodes['one'].url[4:]}/acp/player", additional_headers={"Authorization": f"Bearer {key}"}, proxy=None
-    ) as own:
+    await wait_until(lambda: len(one.on_node_lost) == 1 and not one.quotas.connections.held)
+    headers = {"Authorization": f"Bearer {key}"}
+    async with connect(f"ws{nodes.nodes['one'].url[4:]}/acp/player", additional_headers=headers, proxy=None) as own:
         await one.credentials.remove_key("ci")
         await own.send("{}")
         with pytest.raises(ConnectionClosed) as closed:
@@ -255,8 +198,8 @@ async def test_a_revoked_key_ends_the_connection(nodes: dict[str, RunningGateway
 
 async def test_without_a_node_that_can_be_reached_the_client_is_told_to_come_again(tmp_path: Path, unused_address: str) -> None:
     async with run_nodes(tmp_path, "one", "two", two=unused_address) as nodes:
-        one = nodes["one"]
-        await node_of(nodes["one"]).beat()
+        one = nodes.nodes["one"]
+        await nodes.node("one").beat()
         # By then the node is known to be out of reach.
         for _ in range(2):
             status, retry_after, text = await refused_websocket(one.url)
@@ -281,21 +224,19 @@ async def test_http_clients_are_told_at_their_first_request_too(tmp_path: Path, 
 async def test_a_node_with_other_keys_does_not_get_what_is_new(tmp_path: Path) -> None:
     """It has nothing to do, and so is the least loaded one."""
     async with run_nodes(tmp_path, "one", "three", "two") as nodes:
-        one, two, three = (node_of(nodes[name]) for name in ("one", "two", "three"))
-        nodes["two"].gateway.node_keys = NodeKeys(two.id, ["another-node-key-for-tests-0123456789abcdef"])
-        for _ in range(3):
-            one.directory._note_placed(three.id)
-        assert one.directory.choose("player", None) == two.id
+        one, two, three = (nodes.node(name) for name in ("one", "two", "three"))
+        nodes.nodes["two"].gateway.node_keys = NodeKeys(two.id, ["another-node-key-for-tests-0123456789abcdef"])
+        nodes.least_loaded = "two"
         for path in ("/v1/execute", "/v1/chat/completions"):
-            response = await nodes["one"].client.post(path, json=REQUESTS_FOR_THE_AGENT[path], headers=HEADERS)
+            response = await nodes.nodes["one"].client.post(path, json=REQUESTS_FOR_THE_AGENT[path], headers=HEADERS)
             assert response.status_code == 200, response.text
         assert one.directory.choose("player", None) == three.id
 
 
-async def test_an_agent_of_a_drained_node_only_is_not_unknown(nodes: dict[str, RunningGateway]) -> None:
-    one = nodes["one"]
-    await one.gateway.store.nodes.drain(node_of(nodes["two"]).id)
-    await node_of(one).beat()
+async def test_an_agent_of_a_drained_node_only_is_not_unknown(nodes: AgentsByNode) -> None:
+    one = nodes.nodes["one"]
+    await one.gateway.store.nodes.drain(nodes.node("two").id)
+    await nodes.node("one").beat()
     for path, body in REQUESTS_FOR_THE_AGENT.items():
         response = await one.client.post(path, json=body, headers=HEADERS)
         assert (response.status_code, response.headers.get("Retry-After")) == (503, "10"), (path, response.text)
@@ -311,9 +252,9 @@ async def refused_websocket(url: str) -> tuple[int, str, str]:
     return response.status_code, response.headers["Retry-After"], bytes(response.body).decode()
 
 
-async def test_the_system_notices_that_the_machine_of_another_node_is_gone(nodes: dict[str, RunningGateway]) -> None:
+async def test_the_system_notices_that_the_machine_of_another_node_is_gone(nodes: AgentsByNode) -> None:
     """Not pings of this node: their pongs are behind the messages that a slow client has not read yet."""
-    one = nodes["one"].gateway
+    one = nodes.nodes["one"].gateway
     elsewhere = one.agent_elsewhere("player")
     assert elsewhere is not None
     opened = await open_node_socket(one, elsewhere, "player", Caller(None, all_sessions=True), {})
@@ -330,28 +271,23 @@ async def test_another_node_is_tried_where_one_cannot_be_reached(
     tmp_path: Path, unused_address: str, transport: Transport
 ) -> None:
     async with run_nodes(tmp_path, "one", "three", "two", two=unused_address) as nodes:
-        one, two, three = (node_of(nodes[name]) for name in ("one", "two", "three"))
-        one.directory._note_placed(three.id)
-        # The least loaded one.
-        assert one.directory.choose("player", None) == two.id
-        async with transport(nodes["one"].url, "player", KEY) as client:
+        nodes.least_loaded = "two"
+        async with transport(nodes.nodes["one"].url, "player", KEY) as client:
             await client.initialize()
             session = await client.new()
             assert (await client.prompt(session, "hello"))["stopReason"] == "end_turn"
-        assert await places(nodes, [session]) == ["three"]
+        assert await nodes.place_of(session) == "three"
 
 
 async def test_another_node_is_tried_where_one_refuses_the_connection(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with run_nodes(tmp_path, "one", "three", "two") as nodes:
-        one, two, three = (node_of(nodes[name]) for name in ("one", "two", "three"))
-        one.directory._note_placed(three.id)
-        # The least loaded one.
-        assert one.directory.choose("player", None) == two.id
-        nodes["two"].gateway.node_keys = NodeKeys(two.id, ["another-node-key-for-tests-0123456789abcdef"])
-        async with on_websocket(nodes["one"].url, "player", KEY) as client:
+        one, two = nodes.node("one"), nodes.node("two")
+        nodes.least_loaded = "two"
+        nodes.nodes["two"].gateway.node_keys = NodeKeys(two.id, ["another-node-key-for-tests-0123456789abcdef"])
+        async with on_websocket(nodes.nodes["one"].url, "player", KEY) as client:
             await client.initialize()
             assert f"{two.id} refuses the connection" in caplog.text
             session = await client.new()
-            assert await places(nodes, [session]) == ["three"]
+            assert await nodes.place_of(session) == "three"
         # What else is new goes to that node still.
         assert two.id in one.directory.others and one.directory.choose("player", None) == two.id

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gateway.app import Gateway
 from gateway.cluster.node_directory import NodeDirectory
 from gateway.cluster.shared_agents import SharedAgents
-from gateway.config import parse
-from gateway.security.redaction import HIDDEN, Redactor
-from tests.gateway.nodes.two_nodes import node_config
-from tests.support.daemon import RunningGateway, address_of, bound_socket, serve_gateway
+from gateway.security.redaction import HIDDEN
+from tests.gateway.nodes.agents_by_node import run_agents_by_node
+from tests.support.daemon import RunningGateway
 from tests.support.requests import create_session, execute, get_session, send_turn
 
 SECRET = "a-secret-default-0123456789"
@@ -28,18 +25,8 @@ async def nodes(tmp_path: Path) -> AsyncIterator[list[RunningGateway]]:
         "other": {"driver": "echo", "title": "Other", "description": "Only here"},
         "secretive": {"driver": "script", "options": {"token": SECRET}},
     }
-    async with AsyncExitStack() as stack:
-        running = []
-        for name in ("one", "two"):
-            listener = bound_socket()
-            tables = {"agents": agents} if name == "two" else {}
-            settings = parse(node_config(tmp_path, name, node={"address": address_of(listener)}, **tables))
-            gateway = Gateway(settings, settings.auth.keys, Redactor())
-            running.append(await stack.enter_async_context(serve_gateway(gateway, listener)))
-        for one in running:
-            assert one.gateway.node is not None
-            await one.gateway.node.beat()
-        yield running
+    async with run_agents_by_node(tmp_path, {"one": {}, "two": agents}) as running:
+        yield [*running.nodes.values()]
 
 
 async def meta(node: RunningGateway, path: str = "/meta") -> dict[str, Any]:
