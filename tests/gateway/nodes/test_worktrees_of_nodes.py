@@ -35,7 +35,7 @@ async def move_to_other_machine(node: ClusterNode, record: WorktreeRecord, folde
     await asyncio.to_thread(shutil.move, record.path, folder)
 
 
-async def test_a_start_leaves_a_worktree_that_another_node_creates(tmp_path: Path) -> None:
+async def test_a_start_removes_what_its_node_has_left_and_leaves_what_another_one_creates(tmp_path: Path) -> None:
     repository = make_repository(tmp_path / "project")
     async with run_node(tmp_path, "a", agents=agents(repository)) as a:
         session, record = await create(a)
@@ -47,13 +47,6 @@ async def test_a_start_leaves_a_worktree_that_another_node_creates(tmp_path: Pat
             assert [one.session_id for one in await b.gateway.worktrees.all()] == [session.id]
         assert await asyncio.to_thread(Path(record.path).is_dir)
         assert git(repository, "branch", "--list", record.branch)
-
-
-async def test_its_own_start_removes_what_a_node_has_left(tmp_path: Path) -> None:
-    repository = make_repository(tmp_path / "project")
-    async with run_node(tmp_path, "a", agents=agents(repository)) as a:
-        session, record = await create(a)
-        await a.gateway.store.sessions.delete(session.id)
     async with run_node(tmp_path, "a", agents=agents(repository)) as a:
         await a.gateway.worktrees.recovered()
         assert await a.gateway.worktrees.all() == []

@@ -39,7 +39,7 @@ async def test_foreign_host_is_rejected(portico: RunningGateway) -> None:
         "evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", "localhost.evil.example",
         "10.0.0.1", "0.0.0.0", "[::]", "[2001:db8::1]:80", "evil.example@localhost", "localhost:80:80", "", "[::1", "localhost/x",
     ):  # fmt: skip
-        for method, path in PATHS:
+        for method, path in PATHS if host == "evil.example" else PATHS[-1:]:
             text = await expect_error(
                 portico.client.request(method, path, headers={"Host": host}, json=session_body("echo")), 403
             )
@@ -100,7 +100,7 @@ async def test_other_origins_are_rejected_by_default(portico: RunningGateway) ->
         "tauri://localhost",
     ):
         headers = {"Origin": origin}
-        for method, path in PATHS:
+        for method, path in PATHS if origin == "https://evil.example" else PATHS[-1:]:
             text = await expect_error(portico.client.request(method, path, headers=headers, json=session_body("echo")), 403)
             assert "server.origins" in text
         asked = {**headers, "Access-Control-Request-Method": "PUT", "Access-Control-Request-Headers": "authorization"}
@@ -202,7 +202,7 @@ BAD = [
 ]  # fmt: skip
 
 
-async def test_configured_origins_are_accepted(with_uis: RunningGateway) -> None:
+async def test_configured_origins_are_accepted_and_errors_have_their_headers(with_uis: RunningGateway) -> None:
     for origin in GOOD:
         found = await with_uis.client.get("/sessions", headers={"Origin": origin})
         assert found.status_code == 200, origin
@@ -215,9 +215,6 @@ async def test_configured_origins_are_accepted(with_uis: RunningGateway) -> None
         assert found.status_code == 403, origin
         assert "access-control-allow-origin" not in found.headers
         assert (await with_uis.client.get("/meta")).status_code == 200, "requests without Origin are accepted"
-
-
-async def test_error_responses_have_cors_headers(with_uis: RunningGateway) -> None:
     for request, status in (
         (with_uis.client.get("/sessions", headers={"Origin": GOOD[1], "Authorization": "Bearer no"}), 401),
         (with_uis.client.get("/session/none", headers={"Origin": GOOD[1]}), 404),
