@@ -30,14 +30,15 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="docs/operations.md: what other systems cannot do")
 
 WriteScenario = Callable[..., str]
-ORPHAN = {"spawn": {"seconds": 300, "new_session": True, "orphan": True, "pid_file": "orphan"}}
+SPAWN = {"seconds": 300, "new_session": True, "orphan": True, "pid_file": "orphan"}
+ORPHAN = {"spawn": SPAWN}
 STAYS = {"hang": {"ignore_interrupt": True, "ignore_eof": True}}
 
 
 @asynccontextmanager
-async def _orphan(tmp_path: Path) -> AsyncIterator[int]:
+async def _orphan(tmp_path: Path, pid_file: str = "orphan") -> AsyncIterator[int]:
     """Yield the process id of the orphan that the agent has started, and check that it was ended."""
-    pid = await read_pid(tmp_path / "scenes" / "orphan")
+    pid = await read_pid(tmp_path / "scenes" / pid_file)
     try:
         assert is_alive(pid)
         yield pid
@@ -47,38 +48,29 @@ async def _orphan(tmp_path: Path) -> AsyncIterator[int]:
             psutil.Process(pid).kill()
 
 
-async def test_cancel_of_an_agent_that_does_not_stop_ends_its_orphans(
+async def test_orphans_end_with_the_agent_of_a_session_however_that_ends(
     portico: RunningGateway, write_scenario: WriteScenario, tmp_path: Path
 ) -> None:
-    name = write_scenario([{"text": "up"}], [ORPHAN, STAYS])
-    session = (await create_session(portico.client, options={"scenario": name}))["sessionId"]
-    turn = asyncio.create_task(send_turn(portico.client, session, "go"))
-    async with _orphan(tmp_path):
-        assert (await portico.client.post(f"/session/{session}/cancel")).status_code == 200
-        assert (await turn)["stopReason"] == "end_turn"
-
-
-@pytest.mark.parametrize("method", ["delete", "own exit"])
-async def test_orphans_end_with_the_agent_of_a_session(
-    portico: RunningGateway, write_scenario: WriteScenario, tmp_path: Path, method: str
-) -> None:
-    name = write_scenario([ORPHAN, {"text": "up"}], [{"exit": 3}])
-    session = (await create_session(portico.client, options={"scenario": name}))["sessionId"]
-    async with _orphan(tmp_path):
-        if method == "delete":
-            assert (await portico.client.delete(f"/session/{session}")).status_code == 204
-        else:
-            assert (await send_turn(portico.client, session, "exit"))["stopReason"] == "error"
-
-
-async def test_orphans_end_when_an_agent_exits_between_two_turns(
-    portico: RunningGateway, write_scenario: WriteScenario, tmp_path: Path
-) -> None:
-    name = write_scenario([ORPHAN, {"text": "up"}])
-    await create_session(portico.client, options={"scenario": name})
-    async with _orphan(tmp_path):
-        (agent,) = agent_processes(os.getpid())
-        agent.kill()
+    client = portico.client
+    for how in ("cancelled", "deleted", "exits", "killed between two turns"):
+        pid_file = how.replace(" ", "-")
+        orphan = {"spawn": {**SPAWN, "pid_file": pid_file}}
+        turns = [[{"text": "up"}], [orphan, STAYS]] if how == "cancelled" else [[orphan, {"text": "up"}], [{"exit": 3}]]
+        name = write_scenario(*turns, name=f"{pid_file}.json")
+        before = {agent.pid for agent in agent_processes(os.getpid())}
+        session = (await create_session(client, options={"scenario": name}))["sessionId"]
+        turn = asyncio.create_task(send_turn(client, session, "go")) if how == "cancelled" else None
+        async with _orphan(tmp_path, pid_file):
+            if turn is not None:
+                assert (await client.post(f"/session/{session}/cancel")).status_code == 200
+                assert (await turn)["stopReason"] == "end_turn"
+            elif how == "deleted":
+                assert (await client.delete(f"/session/{session}")).status_code == 204
+            elif how == "exits":
+                assert (await send_turn(client, session, "exit"))["stopReason"] == "error"
+            else:
+                [agent] = [agent for agent in agent_processes(os.getpid()) if agent.pid not in before]
+                agent.kill()
 
 
 async def test_orphans_end_with_a_task(portico: RunningGateway, write_scenario: WriteScenario, tmp_path: Path) -> None:
@@ -106,7 +98,7 @@ async def test_an_agent_does_not_end_the_orphans_of_another(
 async def test_orphans_end_with_their_session_and_with_the_daemon_or_at_its_next_start(
     daemon: Daemon, write_scenario: WriteScenario, tmp_path: Path, end: str, empty_env: bool
 ) -> None:
-    name = write_scenario([{"spawn": {**ORPHAN["spawn"], "empty_env": empty_env}}, {"text": "up"}])
+    name = write_scenario([{"spawn": {**SPAWN, "empty_env": empty_env}}, {"text": "up"}])
     await daemon.start()
     async with daemon.client() as client:
         await create_session(client, options={"scenario": name})
