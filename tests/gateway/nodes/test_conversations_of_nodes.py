@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +75,7 @@ def session_of(response: httpx.Response) -> str:
     return found
 
 
-@pytest.mark.parametrize("at", AT)
-async def test_a_response_is_continued_anew_at_each_node(nodes: AgentsByNode, least_loaded: str, at: str) -> None:
+async def response_is_continued_anew_at_another_node(nodes: AgentsByNode) -> None:
     nodes.least_loaded = "two"
     first = await respond(nodes.nodes["one"].client, "hello")
     assert await nodes.place_of(session_of(first)) == "two"
@@ -89,19 +89,7 @@ async def test_a_response_is_continued_anew_at_each_node(nodes: AgentsByNode, le
     assert (await history(nodes, instructed))[-4:] == ["hello", "hello", "brief", "brief"]
 
 
-@pytest.mark.parametrize("at", AT)
-@pytest.mark.parametrize(
-    ("before", "then"),
-    [
-        ("first", "second"),
-        pytest.param("second", "first", marks=LONG),
-        pytest.param("echo", "second", marks=LONG),
-        ("first", "echo"),
-    ],
-)
-async def test_a_response_is_continued_with_an_agent_of_another_node(
-    nodes: AgentsByNode, least_loaded: str, at: str, before: str, then: str
-) -> None:
+async def response_is_continued_with_an_agent_of_another_node(nodes: AgentsByNode, then: str = "second") -> None:
     nodes.least_loaded = "one"
     first = await respond(nodes.nodes["three"].client, "hello", before)
     nodes.least_loaded = least_loaded
@@ -111,8 +99,7 @@ async def test_a_response_is_continued_with_an_agent_of_another_node(
     assert await nodes.place_of(session_of(second)) == {"first": "one", "second": "two"}.get(then, least_loaded)
 
 
-@pytest.mark.parametrize("at", AT)
-async def test_an_edited_conversation_of_a_named_session_is_a_new_one(nodes: AgentsByNode, least_loaded: str, at: str) -> None:
+async def edited_conversation_of_a_named_session_is_a_new_one(nodes: AgentsByNode) -> None:
     nodes.least_loaded = "two"
     first = await chat(nodes.nodes["one"].client, "hello")
     nodes.least_loaded, client = least_loaded, nodes.nodes[at].client
@@ -124,8 +111,7 @@ async def test_an_edited_conversation_of_a_named_session_is_a_new_one(nodes: Age
     assert await history(nodes, edited) == ["hello", "edited", "more", "more"]
 
 
-@pytest.mark.parametrize("at", AT)
-async def test_a_named_session_is_found_where_several_nodes_have_its_agent(nodes: AgentsByNode, at: str) -> None:
+async def named_session_is_found_where_several_nodes_have_its_agent(nodes: AgentsByNode) -> None:
     nodes.least_loaded = "three"
     first = await chat(nodes.nodes["one"].client, "hello", model="both")
     assert await nodes.place_of(session_of(first)) == "three"
@@ -146,8 +132,7 @@ async def test_a_named_session_of_another_agent_is_refused_at_each_node(nodes: A
     assert unknown.status_code == 404, unknown.text
 
 
-@pytest.mark.parametrize("at", AT)
-async def test_items_of_sessions_at_several_nodes_are_given_by_reference(nodes: AgentsByNode, least_loaded: str, at: str) -> None:
+async def items_of_sessions_at_several_nodes_are_given_by_reference(nodes: AgentsByNode) -> None:
     items: list[Any] = []
     for name, text in (("two", "hello"), ("three", "more")):
         nodes.least_loaded = name
@@ -157,6 +142,21 @@ async def test_items_of_sessions_at_several_nodes_are_given_by_reference(nodes: 
     nodes.least_loaded = least_loaded
     response = await respond(nodes.nodes[at].client, [*items, {"role": "user", "content": "on"}])
     assert await history(nodes, response) == ["hello", "hello", "more", "more", "on", "on"]
+
+
+STORIES: list[Callable[[AgentsByNode], Awaitable[None]]] = [
+    response_is_continued_anew_at_another_node,
+    response_is_continued_with_an_agent_of_another_node,
+    edited_conversation_of_a_named_session_is_a_new_one,
+    named_session_is_found_where_several_nodes_have_its_agent,
+    items_of_sessions_at_several_nodes_are_given_by_reference,
+    partial(response_is_continued_with_an_agent_of_another_node, then="echo"),
+]
+
+
+async def test_conversations_go_on_whichever_node_gets_the_request(nodes: AgentsByNode) -> None:
+    for story in STORIES:
+        await story(nodes)
 
 
 async def test_an_answer_that_the_store_has_not_yet_is_waited_for(
