@@ -89,8 +89,8 @@ class StoredHistory:
     async def seed(self, leave_out: int = 0, most: int = MAX_SEED) -> list[Message]:
         """Returns the compacted history for a fresh agent, without the last `leave_out` messages.
 
-        Of a history that is longer than `most` bytes, it has the newest messages, after a user message that states how many are
-        omitted. All system messages are kept.
+        Of a history that is longer than `most` characters, as JSON, it has the newest messages, after a user message that states
+        how many are omitted. All system messages are kept.
         """
         end = await self.count() - leave_out
         first, summary = await self._compaction(end)
