@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from gateway.config import LimitSettings
@@ -22,6 +22,11 @@ class Quota:
     def __init__(self, limit: int, what: str, setting: str) -> None:
         self._limit, self._what, self._setting = limit, what, setting
         self._held: Counter[str | None] = Counter()
+
+    @property
+    def held(self) -> Mapping[str | None, int]:
+        """How many each key has, by its name. A key that has none is not in it."""
+        return self._held
 
     def take(self, owner: str | None) -> Callable[[], None]:
         """Count one more for the key of this name, and return the function that releases it. Raises TooMany."""

@@ -28,9 +28,10 @@ class NodeBroken(Exception):
 
 
 class NodeClient:
-    """Sends requests to nodes. Each has a connection for itself while it is at work."""
+    """Sends requests to nodes. Each has a connection for itself while it is at work. `connect_timeout` is in seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, connect_timeout: float = CONNECT_TIMEOUT) -> None:
+        self._connect_timeout = connect_timeout
         self._session: aiohttp.ClientSession | None = None
         self.closed = False
 
@@ -64,7 +65,7 @@ class NodeClient:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS, socket_factory=_socket),
-                timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_TIMEOUT),
+                timeout=aiohttp.ClientTimeout(total=None, connect=self._connect_timeout),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
                 skip_auto_headers=_NOT_ADDED,

@@ -10,11 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from drivers.contract.messages import UserMessage
 from gateway.cluster import node_directory
 from gateway.errors import StoreUnavailable
-from gateway.security.authentication import ADMINISTRATOR, request_is_forwarded
-from gateway.sessions.session import Session, Submission
+from gateway.sessions.session import Session
 from tests.gateway.nodes.agents_by_node import AgentsByNode, run_agents_by_node
 from tests.support.requests import create_session, send_turn, user_message
 from tests.support.waiting import wait_until
@@ -47,15 +45,6 @@ async def take_away(nodes: AgentsByNode, how: str, monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(node_directory, "RETURNS_WITHIN", -1.0)
 
 
-@pytest.fixture(params=["drained", "dead", "gone"])
-async def session(request: pytest.FixtureRequest, nodes: AgentsByNode, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A session with a turn, whose node is away by now."""
-    found: str = (await create_session(nodes.nodes["one"].client, "other", "hello"))["sessionId"]
-    assert await nodes.place_of(found) == "two"
-    await take_away(nodes, request.param, monkeypatch)
-    return found
-
-
 async def read(client: httpx.AsyncClient, path: str) -> dict[str, Any]:
     response = await client.get(path)
     assert response.status_code == 200, (path, response.text)
@@ -63,67 +52,44 @@ async def read(client: httpx.AsyncClient, path: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("at", ["one", pytest.param("three", marks=pytest.mark.long)])
-async def test_such_a_session_is_read(nodes: AgentsByNode, session: str, at: str) -> None:
-    client = nodes.nodes[at].client
-    for path in (f"{V3}/{session}", f"/aap/v2/session/{session}", f"/session/{session}"):
-        shown = await read(client, path)
-        assert shown["sessionId"] == session and shown["agent"]["name"] == "other", shown
+@pytest.mark.parametrize("how", ["drained", "dead", "gone"])
+async def test_such_a_session_is_read_followed_and_deleted_and_what_needs_its_agent_is_refused(
+    nodes: AgentsByNode, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = nodes.nodes["one"].client
+    session = (await create_session(client, "other", "hello"))["sessionId"]
+    assert await nodes.place_of(session) == "two"
+    await take_away(nodes, how, monkeypatch)
+    if how != "gone":
+        for name in OTHERS:
+            turn = await nodes.nodes[name].client.post(f"/session/{session}", json={"messages": [user_message("again")]})
+            assert (turn.status_code, turn.headers.get("Retry-After")) == (503, "10"), turn.text
+            assert "agent 'other' is at other nodes only" in turn.text
+        assert await nodes.place_of(session) is None
+    shown = await read(client, f"{V3}/{session}")
+    assert shown["sessionId"] == session and shown["agent"]["name"] == "other", shown
     assert session in (await client.get(V3)).text
     history = (await read(client, f"{V3}/{session}/history?type=full"))["history"]["full"]
     messages = (await read(client, f"{V3}/{session}/messages"))["messages"]
     assert len(history) == len(messages) == 2
     assert "session_end" in (await client.get(f"{V3}/{session}/log")).text
-    for protocol in ("aap-delta", "aap-none", "execute", "acp", "openai-chat"):
-        response = await client.get(f"{V3}/{session}/frames?turn=1&protocol={protocol}")
-        assert "hello" in response.text, (protocol, response.text)
-
-
-async def go_on(nodes: AgentsByNode, session: str) -> None:
-    """A turn at the session's node, which may be drained."""
-    token = request_is_forwarded.set(True)
-    try:
-        found = await nodes.nodes["two"].gateway.sessions.get(ADMINISTRATOR, session)
-    finally:
-        request_is_forwarded.reset(token)
-    turn = await found.submit(Submission(message=UserMessage(content="again")))
-    assert [entries async for entries in turn.batches()]
-
-
-@pytest.mark.parametrize("at", ["one", pytest.param("three", marks=pytest.mark.long)])
-async def test_such_a_session_is_followed(nodes: AgentsByNode, session: str, at: str) -> None:
-    followed = nodes.nodes[at].client.stream("GET", f"{V3}/{session}/events", params={"after": "0"})
+    assert "hello" in (await client.get(f"{V3}/{session}/frames?turn=1&protocol=aap-delta")).text
+    followed = client.stream("GET", f"{V3}/{session}/events", params={"after": "0"})
     async with asyncio.timeout(60), followed as response:
         assert response.status_code == 200
-        lines = response.aiter_lines()
-        async for line in lines:
+        async for line in response.aiter_lines():
             if line == "event: turn_stop":
                 break
         # It keeps its node while it is followed there.
-        await nodes.node(at).daemon.tidy()
-        assert nodes.node(at).leases.get(session) is not None
-
-
-@pytest.mark.parametrize("at", ["one", pytest.param("three", marks=pytest.mark.long)])
-async def test_such_a_session_is_deleted(nodes: AgentsByNode, session: str, at: str) -> None:
-    deleted = await nodes.nodes[at].client.delete(f"{V3}/{session}")
+        await nodes.node("one").daemon.tidy()
+        assert nodes.node("one").leases.get(session) is not None
+    deleted = await client.delete(f"{V3}/{session}")
     assert deleted.is_success, deleted.text
     for name in OTHERS:
         assert (await nodes.nodes[name].client.get(f"{V3}/{session}")).status_code == 404
         assert session not in (await nodes.nodes[name].client.get(V3)).text
-    assert (await nodes.nodes[at].client.delete(f"{V3}/{session}")).status_code == 404
-    assert nodes.node(at).leases.get(session) is None
-
-
-@pytest.mark.parametrize("how", ["drained", "dead"])
-async def test_what_needs_the_agent_is_refused(nodes: AgentsByNode, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    session = (await create_session(nodes.nodes["one"].client, "other", "hello"))["sessionId"]
-    await take_away(nodes, how, monkeypatch)
-    for name in OTHERS:
-        turn = await nodes.nodes[name].client.post(f"/session/{session}", json={"messages": [user_message("again")]})
-        assert (turn.status_code, turn.headers.get("Retry-After")) == (503, "10"), turn.text
-        assert "agent 'other' is at other nodes only" in turn.text
-    assert await nodes.place_of(session) is None
+    assert (await client.delete(f"{V3}/{session}")).status_code == 404
+    assert nodes.node("one").leases.get(session) is None
 
 
 async def test_a_deletion_that_fails_lets_the_agent_come_back(nodes: AgentsByNode, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,9 +124,8 @@ async def test_a_session_that_waits_for_its_client_is_shown_and_deleted(
     assert (await one.delete(f"{V3}/{session}")).is_success
 
 
-@pytest.mark.parametrize("how", ["drained", "dead", "gone"])
 async def test_a_response_of_such_a_session_is_shown_and_followed_by_another_agent(
-    nodes: AgentsByNode, how: str, monkeypatch: pytest.MonkeyPatch
+    nodes: AgentsByNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = nodes.nodes["one"].client
     made = await one.post("/v1/responses", json={"model": "other", "input": "hello"})
@@ -172,7 +137,7 @@ async def test_a_response_of_such_a_session_is_shown_and_followed_by_another_age
 
     # It is stored after the answer, for which a node acquires a lease again that it has released.
     await wait_until(end_is_stored)
-    await take_away(nodes, how, monkeypatch)
+    await take_away(nodes, "dead", monkeypatch)
     assert (await read(one, path))["output"] == made.json()["output"]
     assert [item["content"][0]["text"] for item in (await read(one, f"{path}/input_items"))["data"]] == ["hello"]
     body = {"model": "echo", "input": "on", "previous_response_id": made.json()["id"]}

@@ -20,8 +20,7 @@ from gateway.cluster.node_keys import NodeKeys
 from gateway.protocols.acp.transport import http
 from gateway.security.authentication import Caller
 from tests.gateway.nodes.agents_by_node import AgentsByNode, run_agents_by_node
-from tests.gateway.protocols.acp.client import Client, RpcFailed, load, prompt
-from tests.gateway.protocols.acp.transports import on_http, on_websocket
+from tests.support.acp_client import Client, RpcFailed, load, on_http, on_websocket, prompt
 from tests.support.daemon import KEY, SCENARIOS, RunningGateway
 from tests.support.manual_clock import ManualClock
 from tests.support.waiting import wait_until
@@ -183,7 +182,7 @@ async def test_a_client_that_leaves_leaves_nothing_behind_and_one_whose_key_is_r
         session = await client.new()
         # The middleware's and that of this connection.
         assert len(one.on_node_lost) == 2
-        assert one.quotas.connections._held and not two.quotas.connections._held
+        assert one.quotas.connections.held and not two.quotas.connections.held
         record = await two.store.sessions.get(session)
         assert record is not None and record.owner == "ci"
     await wait_until(lambda: len(one.on_node_lost) == 1 and not one.quotas.connections.held)
@@ -212,13 +211,6 @@ async def test_without_a_node_that_can_be_reached_the_client_is_told_to_come_aga
             assert "none of them takes new work or can be reached" in response.text, path
         unknown = await one.client.post("/acp/nobody", json=INITIALIZE, headers=HEADERS)
         assert unknown.status_code == 400
-
-
-async def test_http_clients_are_told_at_their_first_request_too(tmp_path: Path, unused_address: str) -> None:
-    async with run_nodes(tmp_path, "one", "two", two=unused_address) as nodes:
-        for _ in range(2):
-            response = await nodes["one"].client.post("/acp/player", json=INITIALIZE, headers=HEADERS)
-            assert (response.status_code, response.headers["Retry-After"]) == (503, "10"), response.text
 
 
 async def test_a_node_with_other_keys_does_not_get_what_is_new(tmp_path: Path) -> None:

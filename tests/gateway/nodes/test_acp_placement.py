@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.gateway.nodes.agents_by_node import AgentsByNode, run_agents_by_node
-from tests.gateway.protocols.acp.client import Client, RpcFailed, load
-from tests.gateway.protocols.acp.transports import on_http, on_websocket
+from tests.support.acp_client import Client, RpcFailed, load, on_http, on_websocket
 from tests.support.daemon import KEY
 
 Transport = Callable[[str, str, str], AbstractAsyncContextManager[Client]]

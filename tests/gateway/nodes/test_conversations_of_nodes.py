@@ -18,7 +18,6 @@ from gateway.security.authentication import ADMINISTRATOR
 from tests.gateway.nodes.agents_by_node import AgentsByNode, run_agents_by_node
 from tests.support.manual_clock import ManualClock
 
-NODES = ("one", "two", "three")
 ECHO = {"driver": "echo"}
 
 
@@ -38,17 +37,6 @@ async def nodes(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator
     }
     async with run_agents_by_node(tmp_path, agents, clock) as running:
         yield running
-
-
-AT = ("two", *(pytest.param(name, marks=pytest.mark.long) for name in ("one", "three")))
-"""Nodes at which a request arrives; `make test` has one that has the agent or the session, and one that has not."""
-LONG = pytest.mark.long
-
-
-@pytest.fixture(params=["one", pytest.param("two", marks=LONG), "three"])
-def least_loaded(request: pytest.FixtureRequest) -> str:
-    found: str = request.param
-    return found
 
 
 async def respond(client: httpx.AsyncClient, text: Any, model: str = "echo", **fields: Any) -> httpx.Response:
@@ -79,7 +67,7 @@ async def response_is_continued_anew_at_another_node(nodes: AgentsByNode) -> Non
     nodes.least_loaded = "two"
     first = await respond(nodes.nodes["one"].client, "hello")
     assert await nodes.place_of(session_of(first)) == "two"
-    nodes.least_loaded, previous, client = least_loaded, first.json()["id"], nodes.nodes[at].client
+    nodes.least_loaded, previous, client = "three", first.json()["id"], nodes.nodes["two"].client
     continued = await respond(client, "on", previous_response_id=previous)
     assert session_of(continued) == session_of(first)
     branch = await respond(client, "other", previous_response_id=previous)
@@ -91,18 +79,18 @@ async def response_is_continued_anew_at_another_node(nodes: AgentsByNode) -> Non
 
 async def response_is_continued_with_an_agent_of_another_node(nodes: AgentsByNode, then: str = "second") -> None:
     nodes.least_loaded = "one"
-    first = await respond(nodes.nodes["three"].client, "hello", before)
-    nodes.least_loaded = least_loaded
-    second = await respond(nodes.nodes[at].client, "on", then, previous_response_id=first.json()["id"])
+    first = await respond(nodes.nodes["three"].client, "hello", "first")
+    nodes.least_loaded = "three"
+    second = await respond(nodes.nodes["two"].client, "on", then, previous_response_id=first.json()["id"])
     assert second.json()["output"][0]["content"][0]["text"] == "on"
     assert await history(nodes, second) == ["hello", "hello", "on", "on"]
-    assert await nodes.place_of(session_of(second)) == {"first": "one", "second": "two"}.get(then, least_loaded)
+    assert await nodes.place_of(session_of(second)) == ("two" if then == "second" else "three")
 
 
 async def edited_conversation_of_a_named_session_is_a_new_one(nodes: AgentsByNode) -> None:
     nodes.least_loaded = "two"
     first = await chat(nodes.nodes["one"].client, "hello")
-    nodes.least_loaded, client = least_loaded, nodes.nodes[at].client
+    nodes.least_loaded, client = "three", nodes.nodes["two"].client
     same = await chat(client, "hello", "hello", "on", session=session_of(first))
     assert same.status_code == 200 and session_of(same) == session_of(first)
     edited = await chat(client, "hello", "edited", "more", session=session_of(first))
@@ -113,22 +101,17 @@ async def edited_conversation_of_a_named_session_is_a_new_one(nodes: AgentsByNod
 
 async def named_session_is_found_where_several_nodes_have_its_agent(nodes: AgentsByNode) -> None:
     nodes.least_loaded = "three"
-    first = await chat(nodes.nodes["one"].client, "hello", model="both")
-    assert await nodes.place_of(session_of(first)) == "three"
-    nodes.least_loaded, client = "two", nodes.nodes[at].client
-    same = await chat(client, "hello", "hello", "on", model="both", session=session_of(first))
+    client = nodes.nodes["two"].client
+    first = session_of(await chat(nodes.nodes["one"].client, "hello", model="both"))
+    assert await nodes.place_of(first) == "three"
+    nodes.least_loaded = "two"
+    same = await chat(client, "hello", "hello", "on", model="both", session=first)
     assert same.status_code == 200, same.text
-    assert session_of(same) == session_of(first)
-
-
-@pytest.mark.parametrize("at", AT)
-async def test_a_named_session_of_another_agent_is_refused_at_each_node(nodes: AgentsByNode, at: str) -> None:
-    nodes.least_loaded = "one"
-    first = session_of(await chat(nodes.nodes["one"].client, "hello"))
-    wrong = await chat(nodes.nodes[at].client, "hello", "hello", "on", model="second", session=first)
+    assert session_of(same) == first
+    wrong = await chat(client, "hello", "hello", "on", model="second", session=first)
     assert wrong.status_code == 400, wrong.text
-    assert f"session {first!r} is of agent 'echo'" in wrong.text
-    unknown = await chat(nodes.nodes[at].client, "hello", "hello", "on", model="nobody", session=first)
+    assert f"session {first!r} is of agent 'both'" in wrong.text
+    unknown = await chat(client, "hello", "hello", "on", model="nobody", session=first)
     assert unknown.status_code == 404, unknown.text
 
 
@@ -139,8 +122,8 @@ async def items_of_sessions_at_several_nodes_are_given_by_reference(nodes: Agent
         made = await respond(nodes.nodes["one"].client, text)
         assert await nodes.place_of(session_of(made)) == name
         items += [{"role": "user", "content": text}, {"type": "item_reference", "id": made.json()["output"][0]["id"]}]
-    nodes.least_loaded = least_loaded
-    response = await respond(nodes.nodes[at].client, [*items, {"role": "user", "content": "on"}])
+    nodes.least_loaded = "one"
+    response = await respond(nodes.nodes["two"].client, [*items, {"role": "user", "content": "on"}])
     assert await history(nodes, response) == ["hello", "hello", "more", "more", "on", "on"]
 
 

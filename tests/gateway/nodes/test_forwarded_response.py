@@ -171,10 +171,12 @@ async def test_the_end_of_a_node_before_its_response_is_a_502() -> None:
 
 
 async def test_the_end_of_a_node_within_its_response_cuts_it_off() -> None:
+    """Also if the client disconnects at the same time."""
     async with forwarding() as f:
         task = await f.started()
         f.response.end()
         f.response.end()
+        f.client.disconnect()
         assert await soon(task) == "broken"
         await soon(f.node.closed.wait())
         assert (f.client.status, f.client.body, f.client.complete) == (200, b"part", False)
@@ -192,37 +194,16 @@ async def test_a_node_that_is_lost_while_the_body_is_received_gets_no_request() 
         assert not f.node.requests and not f.client.received
 
 
-@pytest.mark.parametrize("begins", [False, True])
-@pytest.mark.parametrize("before", [["disconnect", "end"], ["end", "disconnect"]])
-async def test_the_first_of_end_and_disconnect_counts(begins: bool, before: list[str]) -> None:
+@pytest.mark.parametrize("also", ["", "end before", "end after"])
+async def test_a_task_that_is_cancelled_is_cancelled(also: str) -> None:
+    """Also if its node ends at the same time."""
     async with forwarding() as f:
-        f.node.begins = begins
         task = await f.started()
-        if before[0] == "disconnect":
-            f.response._cancel()
+        if also == "end before":
             f.response.end()
-            assert await soon(task) == "disconnected"
-            assert begins or not f.client.received
-        else:
-            f.response.end()
-            f.client.disconnect()
-            assert await soon(task) == "broken"
-            assert begins or f.client.status == 502
-
-
-@pytest.mark.parametrize("begins", [False, True])
-@pytest.mark.parametrize("also", ["", "end before", "end after", "disconnect before", "disconnect after"])
-async def test_a_task_that_is_cancelled_is_cancelled(begins: bool, also: str) -> None:
-    """Also if its node ends, or its client disconnects, at the same time."""
-    async with forwarding() as f:
-        f.node.begins = begins
-        task = await f.started()
-        other = f.response.end if "end" in also else f.response._cancel
-        if "before" in also:
-            other()
         task.cancel()
-        if "after" in also:
-            other()
+        if also == "end after":
+            f.response.end()
         await cancelled(task)
         assert task.cancelling() == 1
         await soon(f.node.closed.wait())
@@ -301,18 +282,3 @@ async def test_the_end_of_a_node_whose_response_is_complete_changes_nothing() ->
         go.set()
         assert await soon(task) == "answered"
         assert f.client.body == b"whole" and f.client.complete and task.cancelling() == 0
-
-
-async def test_the_wait_for_a_disconnect_ends_with_the_response() -> None:
-    async def respond(request: FakeRequest) -> None:
-        await request.begin(200, "content-length: 5")
-        await request.send(b"whole")
-
-    async with forwarding(respond) as f:
-        before = asyncio.all_tasks()
-        f.client.post()
-        assert await soon(f.response.relay()) == "answered"
-        # It leaves the next message to the next one that receives.
-        f.client.post(b"next")
-        assert (await soon(f.client.messages.get()))["body"] == b"next"
-        await wait_until(lambda: not any("_cancel_on_disconnect" in repr(task) for task in asyncio.all_tasks() - before))

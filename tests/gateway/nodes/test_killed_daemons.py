@@ -14,7 +14,6 @@ import httpx
 import pytest
 
 from gateway.app import INSTANCE_ID
-from gateway.runs.recovery import UNSEEN, WHY
 from tests.conftest import write_config
 from tests.gateway.nodes.two_nodes import ENCRYPTION_KEY
 from tests.support import stores
@@ -95,29 +94,6 @@ async def _follow(client: httpx.AsyncClient, session: str, begun: asyncio.Event,
             begun.set()
             if event.json().get("kind") == "session_end":
                 return
-
-
-@pytest.mark.slow
-@pytest.mark.long
-async def test_the_session_of_a_killed_node_ends_for_a_reader_elsewhere_who_connects_again(
-    tmp_path: Path, write_scenario: WriteScenario
-) -> None:
-    scenario = write_scenario({"when": "hello", "steps": [{"text": "working"}, {"hang": True}]})
-    async with daemons(tmp_path, "a", "b") as (a, b), a.client() as at_a, b.client() as at_b:
-        session = await begin(at_a, scenario)
-        begun = asyncio.Event()
-        following = asyncio.create_task(follow(at_b, session, begun))
-        await begun.wait()
-        await a.kill()
-        silence(tmp_path, "a")
-        async with asyncio.timeout(SECONDS):
-            events = await following
-        assert WHY in events[-2][1] and events[-1][0] > UNSEEN
-        numbers = [number for number, _ in events]
-        assert numbers == sorted(set(numbers))
-        assert (await at_b.get(f"/aap/v3/sessions/{session}")).json()["x-portico"]["state"] == "idle"
-        nodes = {node["own"]: node["state"] for node in (await at_b.get("/v1/nodes")).json()["nodes"]}
-        assert nodes == {True: "ready", False: "silent"}
 
 
 @pytest.mark.slow

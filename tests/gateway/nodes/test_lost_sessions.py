@@ -19,8 +19,8 @@ from gateway.runs.recovery import WHY
 from gateway.security.redaction import Redactor
 from tests.gateway.nodes.three_nodes import NEVER, own_clock
 from tests.gateway.nodes.two_nodes import node_config
-from tests.gateway.protocols.acp.transports import on_websocket
 from tests.gateway.store.expiry import silence
+from tests.support.acp_client import on_websocket
 from tests.support.daemon import KEY, RunningGateway, serve_gateway
 from tests.support.manual_clock import ManualClock
 from tests.support.requests import session_body

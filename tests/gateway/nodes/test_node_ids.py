@@ -23,8 +23,8 @@ from gateway.store.nodes import NodeReport
 from tests.gateway.nodes.test_killed_daemons import WriteScenario, daemons
 from tests.gateway.nodes.test_killed_daemons import begin as begin_turn
 from tests.gateway.nodes.three_nodes import ClusterNode, begin, run_node, until
-from tests.gateway.protocols.acp.transports import on_stdio
 from tests.support import stores
+from tests.support.acp_client import on_stdio
 from tests.support.cluster import ENCRYPTION_KEY
 from tests.support.daemon import free_port, gateway_config
 from tests.support.waiting import wait_until

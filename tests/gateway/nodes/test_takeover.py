@@ -249,27 +249,6 @@ async def test_of_several_nodes_one_takes_over(tmp_path: Path, write_scenario: W
         assert [len(rows) for rows in ends] == [1] * 4
 
 
-async def test_a_takeover_that_is_interrupted_is_completed_later(
-    tmp_path: Path, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with run_nodes(tmp_path, "a", "b") as (a, b):
-        session = await a.create("script", scenario=write_scenario(HANGS))
-        await until(await begin(session), "working")
-        await silence(b.gateway.store, a.id)
-
-        async def fail(*_: object) -> int:
-            raise StoreUnavailable("the server does not answer")
-
-        with monkeypatch.context() as patched:
-            patched.setattr(b.node.takeover, "_close_runs", fail)
-            with pytest.raises(StoreUnavailable):
-                await b.look(*TAKEOVER)
-        await b.tidy(10.0)
-        assert b.node.leases.get(session.id) is not None
-        await b.look(2.0)
-        assert (await b.get(session.id)).state == "idle"
-
-
 async def test_a_request_takes_no_expired_lease(tmp_path: Path) -> None:
     async with run_nodes(tmp_path, "a", "b") as (a, b):
         session = await a.create()
@@ -328,30 +307,3 @@ async def test_tasks_of_a_dead_node(tmp_path: Path, write_scenario: WriteScenari
         with pytest.raises(LeaseLost):
             await asyncio.wait_for(rest(turn), 20)
         assert await asyncio.wait_for(task.run.wait(), 20) is None
-
-
-async def test_the_sessions_of_a_dead_node_are_taken_over_at_the_same_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with run_nodes(tmp_path, "a", "b") as (a, b):
-        sessions = [await a.create() for _ in range(4)]
-        takeover, closing = b.node.takeover, set[str]()
-        all_closing, real = asyncio.Event(), takeover._close_runs
-
-        async def close_runs(store: Store, log_id: str) -> int:
-            closing.add(log_id)
-            if len(closing) == len(sessions):
-                all_closing.set()
-            await asyncio.wait_for(all_closing.wait(), 10)
-            if log_id == sessions[0].id:
-                raise StoreUnavailable("the server has ended the connection")
-            return await real(store, log_id)
-
-        monkeypatch.setattr(takeover, "_close_runs", close_runs)
-        await silence(b.gateway.store, a.id)
-        with pytest.raises(StoreUnavailable):
-            await b.look(*TAKEOVER)
-        assert [lease.log_id for lease in b.node.leases.all] == [sessions[0].id], "the others are free"
-        monkeypatch.setattr(takeover, "_close_runs", real)
-        await b.look(2.0)
-        assert not b.node.leases.all

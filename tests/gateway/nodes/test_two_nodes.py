@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.gateway.nodes.agents_by_node import run_agents_by_node
-from tests.gateway.protocols.acp.client import load
-from tests.gateway.protocols.acp.transports import on_websocket
+from tests.support.acp_client import load, on_websocket
 from tests.support.daemon import KEY
 from tests.support.requests import create_session, execute, send_turn
 

@@ -17,10 +17,10 @@ from gateway.errors import NotFound, ShuttingDown
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.session import Submission
-from tests.gateway.protocols.acp.client import prompt
 from tests.gateway.protocols.acp.conftest import acp as acp
 from tests.gateway.protocols.acp.conftest import scripted_session
 from tests.gateway.sessions.test_submit import ANSWER, HELLO, create_waiting_session, suspend
+from tests.support.acp_client import prompt
 from tests.support.daemon import RunningGateway, gateway_config, run_gateway
 from tests.support.faulty_store import run_faulty_gateway
 from tests.support.requests import (

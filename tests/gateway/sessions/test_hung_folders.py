@@ -22,7 +22,7 @@ from drivers.script.driver import ScriptDriver
 from gateway.agents import folder_access
 from gateway.agents.folder_access import LIST_TIMEOUT, TIMEOUT
 from tests.gateway.protocols.aap.test_session_updates import SESSIONS, create, turn
-from tests.gateway.protocols.acp.client import Client, RpcFailed, connect
+from tests.support.acp_client import Client, RpcFailed, connect
 from tests.support.daemon import RunningGateway, gateway_config, run_gateway
 from tests.support.manual_clock import ManualClock
 from tests.support.requests import expect_error, user_message

@@ -18,9 +18,9 @@ from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.client_service_routing import SessionServices
 from gateway.sessions.session import Session, Submission
 from gateway.sessions.settings import SessionSettings
-from tests.gateway.protocols.acp.client import RpcFailed, prompt
 from tests.gateway.protocols.acp.conftest import acp as acp
 from tests.gateway.protocols.acp.conftest import scripted_session
+from tests.support.acp_client import RpcFailed, prompt
 from tests.support.daemon import RunningGateway, gateway_config, run_gateway
 from tests.support.requests import create_session, expect_error, get_history, get_session, send_turn, user_message
 
