@@ -84,6 +84,13 @@ async def new_session(client: httpx.AsyncClient, **options: str) -> str:
     return str(answer.json()["sessionId"])
 
 
+async def work(client: httpx.AsyncClient, session: str, name: str = "a.txt", text: str = "changed\n") -> Path:
+    """Write a file in a session's worktree, as its agent does in a turn, and return the folder."""
+    folder = await folder_of(client, session)
+    (folder / name).write_text(text)
+    return folder
+
+
 async def turn(client: httpx.AsyncClient, session: str, text: str) -> None:
     """Run a turn to its end."""
     body = {"messages": [{"role": "user", "content": text}], "stream": "none"}

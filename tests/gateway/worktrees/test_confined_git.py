@@ -7,8 +7,8 @@ import asyncio
 import os
 import shutil
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,11 +16,9 @@ import httpx
 import psutil
 import pytest
 
-from drivers.runtime.clock import Clock
-from drivers.runtime.confined_program import Ended, NoPlace, Places, Program, run
 from drivers.runtime.sandbox import unavailable
 from gateway.worktrees import confinement
-from gateway.worktrees.git import _FIXED, CHECKOUT_SECONDS
+from gateway.worktrees.git import CHECKOUT_SECONDS
 from tests.gateway.worktrees.repositories import (
     BASE,
     commit_file,
@@ -30,7 +28,7 @@ from tests.gateway.worktrees.repositories import (
     make_repository,
     new_session,
     state_of,
-    turn,
+    work,
     worktree_config,
 )
 from tests.support.daemon import RunningGateway, gateway_config, run_gateway
@@ -45,9 +43,9 @@ SECRET = "token-of-the-gateway-0123456789"
 LONG = pytest.mark.long
 
 
-def some(*names: str, others: tuple[str, ...]) -> list[Any]:
-    """Return parameters: of these names in `make test`, of the others, which git handles alike, in `make test-long`."""
-    return [*names, *(pytest.param(name, marks=LONG) for name in others)]
+def some(first: tuple[Any, ...], others: tuple[Any, ...]) -> pytest.MarkDecorator:
+    """Give a test `cases`: the first ones in `make test`, the others, which git handles alike, in `make test-long`."""
+    return pytest.mark.parametrize("cases", [pytest.param(first, id="some"), pytest.param(others, id="others", marks=LONG)])
 
 
 @pytest.fixture
@@ -81,9 +79,9 @@ async def with_endless_git(using: Coroutine[None, None, Result], clock: ManualCl
         endless = [process.pid for process in psutil.Process().children(recursive=True) if is_endless(process)]
         seen = Counter({pid: seen[pid] + 1 for pid in endless})
         # One that waits for a moment only is not seen as often.
-        if any(times > 5 for times in seen.values()):
+        if any(times > 2 for times in seen.values()):
             await clock.advance(CHECKOUT_SECONDS)
-        await asyncio.wait([task], timeout=0.03)
+        await asyncio.wait([task], timeout=0.1)
     return task.result()
 
 
@@ -96,19 +94,32 @@ def is_endless(process: psutil.Process) -> bool:
     return False
 
 
-async def use(client: httpx.AsyncClient, session: str) -> list[httpx.Response]:
+async def case_of(client: httpx.AsyncClient, folder: Path) -> tuple[Path, str]:
+    """Make a repository in a folder, and a session with a change in a worktree of it."""
+    repository = make_repository(folder)
+    session = await new_session(client, cwd=str(repository))
+    await work(client, session)
+    return repository, session
+
+
+async def use(client: httpx.AsyncClient, session: str, repository: Path) -> list[httpx.Response]:
     """Look at the changes of a session, commit and merge them, fork it and remove its worktree. Some of that may fail."""
-    path = f"{BASE}/worktrees/{session}"
+    path, agent = f"{BASE}/worktrees/{session}", {"name": "tree", "options": {"cwd": str(repository)}}
     return [
         await client.get(path),
         await client.get(f"{path}/diff", params={"path": "a.txt"}),
         await client.post(f"{path}/commit", json={"message": "c"}),
         await client.post(f"{path}/merge"),
         await client.post(f"{BASE}/sessions/{session}/fork", json={}),
-        await client.post(f"{BASE}/sessions", json={"agent": {"name": "tree"}}),
+        await client.post(f"{BASE}/sessions", json={"agent": agent}),
         await client.delete(path),
         await client.delete(f"{path}?force=true"),
     ]
+
+
+def are_sane(answers: list[httpx.Response]) -> bool:
+    """Whether no request has failed by a fault of the gateway."""
+    return all(answer.status_code < 500 or answer.status_code == 503 for answer in answers)
 
 
 def of_git_dir(repository: Path, folder: Path, name: str) -> Path:
@@ -126,46 +137,60 @@ def link(path: Path, target: Path) -> None:
     path.symlink_to(target)
 
 
-@pytest.mark.parametrize(
-    "name",
-    some(
-        "logs/HEAD", "own:index", "HEAD", "packed-refs",
-        others=(
-            "logs/refs/heads/main", "own:logs/HEAD", "index", "ORIG_HEAD", "own:HEAD", "refs/heads/main", "config",
-            "info/exclude", "MERGE_HEAD", "own:ORIG_HEAD", "shallow",
-        ),
+@some(
+    ("logs/HEAD", "own:index", "HEAD", "packed-refs", "shallow", "own:commondir"),
+    (
+        "logs/refs/heads/main", "own:logs/HEAD", "index", "ORIG_HEAD", "own:HEAD", "refs/heads/main", "config", "info/exclude",
+        "MERGE_HEAD", "own:ORIG_HEAD", "info/grafts", "objects/info/alternates", "own:gitdir", "info/attributes",
+        "own:MERGE_HEAD", "own:locked", "objects/info/commit-graphs/commit-graph-chain", "own:config.worktree",
     ),
 )  # fmt: skip
-async def test_no_file_is_written_through_a_link(client: httpx.AsyncClient, repository: Path, elsewhere: Path, name: str) -> None:
-    session = await new_session(client)
-    await turn(client, session, "change")
-    link(of_git_dir(repository, await folder_of(client, session), name), elsewhere / "mine")
-    answers = await use(client, session)
-    assert contents(elsewhere) == {"mine": b"mine\n"}
-    assert all(answer.status_code < 500 or answer.status_code == 503 for answer in answers), [one.text for one in answers]
-
-
-@pytest.mark.parametrize(
-    "name",
-    some(
-        "logs",
-        "objects",
-        "lfs",
-        others=("logs/refs", "objects/pack", "refs", "refs/heads", "refs/heads/portico", "info", "own:logs"),
-    ),
-)
-async def test_no_file_is_written_in_a_folder_behind_a_link(
-    client: httpx.AsyncClient, repository: Path, elsewhere: Path, name: str
+async def test_no_file_behind_a_link_is_written_or_in_an_error(
+    client: httpx.AsyncClient, repository: Path, elsewhere: Path, cases: tuple[str, ...]
 ) -> None:
-    session = await new_session(client)
-    await turn(client, session, "change")
-    path = of_git_dir(repository, await folder_of(client, session), name)
-    if path.is_dir():
-        shutil.copytree(path, elsewhere / "copy")
+    """Git quotes lines that it does not understand."""
+    (elsewhere / "mine").write_text(f'{{"token": "{SECRET}"}}\n')
     before = contents(elsewhere)
-    link(path, elsewhere / "copy")
-    await use(client, session)
-    assert contents(elsewhere) == before
+    for n, name in enumerate(cases):
+        case, session = await case_of(client, repository / f"case{n}")
+        link(of_git_dir(case, await folder_of(client, session), name), elsewhere / "mine")
+        answers = await use(client, session, case)
+        assert contents(elsewhere) == before, name
+        assert SECRET not in "".join(answer.text for answer in answers), name
+        assert are_sane(answers), (name, [one.text for one in answers])
+
+
+@some(
+    ("shallow", "own:commondir"),
+    ("HEAD", "own:HEAD", "packed-refs", "refs/heads/main", "config", "own:gitdir", "own:index", "own:config.worktree"),
+)
+async def test_secrets_of_the_gateway_are_not_even_in_its_log(
+    running: RunningGateway, repository: Path, cases: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Git cannot read them."""
+    file = running.gateway.settings.data_dir / "file"
+    file.write_text(f'{{"token": "{SECRET}"}}\n')
+    for n, name in enumerate(cases):
+        case, session = await case_of(running.client, repository / f"case{n}")
+        link(of_git_dir(case, await folder_of(running.client, session), name), file)
+        answers = await use(running.client, session, case)
+        assert SECRET not in caplog.text and SECRET not in "".join(answer.text for answer in answers), name
+        assert are_sane(answers), (name, [one.text for one in answers])
+
+
+@some(("logs", "objects", "lfs"), ("logs/refs", "objects/pack", "refs", "refs/heads", "refs/heads/portico", "info", "own:logs"))
+async def test_no_file_is_written_in_a_folder_behind_a_link(
+    client: httpx.AsyncClient, repository: Path, elsewhere: Path, cases: tuple[str, ...]
+) -> None:
+    for n, name in enumerate(cases):
+        case, session = await case_of(client, repository / f"case{n}")
+        path, copy = of_git_dir(case, await folder_of(client, session), name), elsewhere / f"copy{n}"
+        if path.is_dir():
+            shutil.copytree(path, copy)
+        before = contents(elsewhere)
+        link(path, copy)
+        await use(client, session, case)
+        assert contents(elsewhere) == before, name
 
 
 async def test_removal_deletes_nothing_in_a_folder_that_replaces_gits_own(
@@ -219,35 +244,7 @@ async def test_files_behind_a_folder_that_becomes_a_link_meanwhile_are_not_shown
     (home / ".gitconfig").write_text(f'[filter "swapping"]\n\tclean = "{swap}"\n[filter "restoring"]\n\tclean = "{restore}"\n')
     answer = await client.get(f"{BASE}/worktrees/{session}/diff", params={"path": "sub/b"})
     assert answer.status_code in (200, 404, 409) and SECRET not in answer.text
-    assert SECRET not in "".join(answer.text for answer in await use(client, session))
-
-
-@pytest.mark.parametrize(
-    "name",
-    some(
-        "shallow", "own:commondir",
-        others=(
-            "info/grafts", "objects/info/alternates", "HEAD", "own:HEAD", "packed-refs", "refs/heads/main", "config",
-            "own:gitdir", "info/exclude", "info/attributes", "own:index", "own:MERGE_HEAD", "own:locked",
-            "objects/info/commit-graphs/commit-graph-chain", "own:config.worktree",
-        ),
-    ),
-)  # fmt: skip
-@pytest.mark.parametrize("secret", [True, False])
-async def test_no_error_has_contents_of_a_file(
-    running: RunningGateway, repository: Path, elsewhere: Path, name: str, secret: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Git quotes lines that it does not understand. Those of the gateway's secrets it cannot read."""
-    client = running.client
-    file = (running.gateway.settings.data_dir if secret else elsewhere) / "file"
-    file.write_text(f'{{"token": "{SECRET}"}}\n')
-    session = await new_session(client)
-    await turn(client, session, "change")
-    link(of_git_dir(repository, await folder_of(client, session), name), file)
-    answers = await use(client, session)
-    assert SECRET not in "".join(answer.text for answer in answers)
-    assert all(answer.status_code < 500 or answer.status_code == 503 for answer in answers), [one.text for one in answers]
-    assert not (secret and SECRET in caplog.text)
+    assert SECRET not in "".join(answer.text for answer in await use(client, session, repository))
 
 
 async def test_what_git_says_is_in_the_log(
@@ -261,48 +258,27 @@ async def test_what_git_says_is_in_the_log(
     assert "bad shallow line: a line of a file" in caplog.text
 
 
-async def test_a_huge_file_of_an_agent_takes_no_memory(
-    client: httpx.AsyncClient, repository: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A sparse file takes no space on the disk."""
-    session = await new_session(client)
-    assert _FIXED["GIT_ALLOC_LIMIT"]
-    monkeypatch.setitem(_FIXED, "GIT_ALLOC_LIMIT", "1m")
-    for reference in [path for path in (repository / ".git" / "refs" / "heads").rglob("*") if path.is_file()]:
-        os.truncate(reference, 64 * 1024 * 1024)
-    answer = await client.get(f"{BASE}/worktrees/{session}")
-    assert answer.status_code == 409, answer.text
-    assert "over limit 1048576" in caplog.text
-
-
 # -- configuration ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def running_program(home: Path, repository: Path, tmp_path: Path) -> str:
-    """A key of the repository's configuration, in which a filter of the user's finds a program that it runs, as Git LFS does."""
+async def test_filters_of_the_user_find_no_program_in_the_configuration_of_the_repository(
+    client: httpx.AsyncClient, repository: Path, home: Path
+) -> None:
+    """Here a filter runs a program that it finds in the configuration, as Git LFS does."""
     commit_file(repository, ".gitattributes", "*.txt filter=running\n")
-    program = home / "filter"
+    program, ran = home / "filter", repository / ".git" / "ran"
     program.write_text('#!/bin/sh\nrun=$(git config --get lfs.extension.own.clean) && eval "$run"\ncat\n')
     program.chmod(0o755)
     (home / ".gitconfig").write_text(f'[filter "running"]\n\tclean = {program}\n\tsmudge = {program}\n')
-    return "lfs.extension.own.clean"
-
-
-async def test_filters_of_the_user_find_no_program_in_the_configuration_of_the_repository(
-    client: httpx.AsyncClient, repository: Path, running_program: str
-) -> None:
-    ran = repository / ".git" / "ran"
-    git(repository, "config", running_program, f"touch {ran}")
+    git(repository, "config", "lfs.extension.own.clean", f"touch {ran}")
     (repository / "a.txt").write_text("two\n")
     git(repository, "diff")
     assert ran.exists(), "git would run it"
-    ran.unlink()
     git(repository, "checkout", "-q", "a.txt")
     ran.unlink()
     session = await new_session(client)
-    await turn(client, session, "change")
-    assert [answer.status_code for answer in await use(client, session)][:4] == [200, 200, 201, 200]
+    await work(client, session)
+    assert [answer.status_code for answer in await use(client, session, repository)][:4] == [200, 200, 201, 200]
     assert not ran.exists()
 
 
@@ -316,8 +292,8 @@ async def test_configuration_that_changes_meanwhile(client: httpx.AsyncClient, r
     change = f"cat {repository}/change >> {config}; cat"
     (home / ".gitconfig").write_text(f'[filter "changing"]\n\tsmudge = "{change}"\n\tclean = "{change}"\n')
     session = await new_session(client)
-    await turn(client, session, "change")
-    await use(client, session)
+    await work(client, session)
+    await use(client, session, repository)
     assert "filter" in config.read_text() and not ran.exists()
 
 
@@ -363,7 +339,7 @@ async def test_repository_with_another_format(tmp_path: Path) -> None:
     async with run_gateway(worktree_config(tmp_path, repository, options=options)) as running:
         session = await new_session(running.client)
         (await folder_of(running.client, session) / "a.txt").write_text("two\n")
-        answers = await use(running.client, session)
+        answers = await use(running.client, session, repository)
         assert [answer.status_code for answer in answers][:4] == [200, 200, 201, 200]
     assert (repository / "a.txt").read_text() == "two\n"
 
@@ -401,60 +377,18 @@ async def test_git_lfs_of_the_user(client: httpx.AsyncClient, repository: Path, 
 # -- limits -------------------------------------------------------------------------------------------------------------------
 
 
-@asynccontextmanager
-async def counted(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[int]]:
-    """Count the commands of git that run at the same time. The list has the number at the start of each."""
-    found, running = list[int](), 0
-
-    async def counting(program: Program, ruleset: int | None, clock: Clock) -> Ended:
-        nonlocal running
-        running += 1
-        found.append(running)
-        try:
-            return await run(program, ruleset, clock)
-        finally:
-            running -= 1
-
-    monkeypatch.setattr("gateway.worktrees.git.run", counting)
-    yield found
-
-
-async def test_many_requests_run_few_commands_at_a_time(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    session = await new_session(client)
-    async with counted(monkeypatch) as running:
-        answers = await asyncio.gather(*(client.get(f"{BASE}/worktrees/{session}") for _ in range(20)))
-    assert {answer.status_code for answer in answers} == {200}
-    assert max(running) == confinement.EACH
-
-
-@pytest.mark.parametrize(("of_owner", "status"), [(True, 429), (False, 503)])
-async def test_request_that_waits_too_long_is_refused(
-    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, of_owner: bool, status: int
+@some(("HEAD", "config"), ("own:HEAD", "refs/heads/main", "packed-refs", "own:gitdir", "own:index"))
+async def test_fifo_in_the_place_of_a_file(
+    client: httpx.AsyncClient, repository: Path, clock: ManualClock, cases: tuple[str, ...]
 ) -> None:
-    session = await new_session(client)
-
-    @asynccontextmanager
-    async def taken(self: Places, owner: str) -> AsyncIterator[None]:
-        raise NoPlace(of_owner=of_owner)
-        yield
-
-    monkeypatch.setattr(Places, "place", taken)
-    answer = await client.get(f"{BASE}/worktrees/{session}")
-    assert answer.status_code == status and "commands of git" in answer.json()["error"], answer.text
-
-
-@pytest.mark.parametrize(
-    "name", some("HEAD", "config", others=("own:HEAD", "refs/heads/main", "packed-refs", "own:gitdir", "own:index"))
-)
-async def test_fifo_in_the_place_of_a_file(client: httpx.AsyncClient, repository: Path, name: str, clock: ManualClock) -> None:
     """Git waits for who writes to it, up to its time limit. The gateway itself does not."""
-    session = await new_session(client)
-    await turn(client, session, "change")
-    path = of_git_dir(repository, await folder_of(client, session), name)
-    path.unlink(missing_ok=True)
-    os.mkfifo(path)
-    answers = await with_endless_git(use(client, session), clock)
-    assert all(answer.status_code < 500 or answer.status_code == 503 for answer in answers), [one.text for one in answers]
+    for n, name in enumerate(cases):
+        case, session = await case_of(client, repository / f"case{n}")
+        path = of_git_dir(case, await folder_of(client, session), name)
+        path.unlink(missing_ok=True)
+        os.mkfifo(path)
+        answers = await with_endless_git(use(client, session, case), clock)
+        assert are_sane(answers), (name, [one.text for one in answers])
 
 
 # -- where git cannot be confined ---------------------------------------------------------------------------------------------
@@ -464,42 +398,45 @@ def boxed(cwd: Path) -> dict[str, Any]:
     return {"driver": "script", "cwd": str(cwd), "run_in": "docker", "container": {"image": "none"}}
 
 
-async def create(client: httpx.AsyncClient, agent: str) -> httpx.Response:
-    return await client.post(f"{BASE}/sessions", json={"agent": {"name": agent}})
-
-
-@pytest.mark.parametrize("where", ["repository", "in it", "above it", "elsewhere", "any folder"])
 async def test_without_landlock_a_repository_that_a_confined_agent_may_write_has_no_worktrees(
-    tmp_path: Path, elsewhere: Path, where: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Such as a repository in which, above which, or in whose `.git` that agent works, or that an agent in a container has."""
     monkeypatch.setattr(confinement, "unavailable", lambda: "it needs Landlock, which only Linux has")
-    repository = make_repository(tmp_path / "code" / "project")
-    folders = {"repository": repository, "in it": repository / ".git", "above it": repository.parent}
-    config = worktree_config(tmp_path / "data", repository)
-    config["agents"]["boxed"] = boxed(folders.get(where, elsewhere))
-    if where == "any folder":
-        del config["agents"]["boxed"]["cwd"]
-    async with run_gateway(config) as running:
-        answer = await create(running.client, "tree")
-        if where == "elsewhere":
-            assert answer.status_code == 201, answer.text
-            session = answer.json()["sessionId"]
-            await turn(running.client, session, "change")
-            assert [one.status_code for one in await use(running.client, session)][:4] == [200, 200, 201, 200]
-        else:
-            assert answer.status_code == 409, answer.text
-            assert "the agent 'boxed' may write" in answer.json()["error"] and "only Linux" in answer.json()["error"]
-            assert (await listed(running.client), git(repository, "branch", "--list", "portico/*")) == ([], "")
+    agents: dict[str, Any] = {"elsewhere": boxed(elsewhere)}
+    repositories = {name: make_repository(tmp_path / name / "project") for name in ("same", "inside", "above", "free", "own")}
+    for name, folder in (("same", "project"), ("inside", "project/.git"), ("above", ".")):
+        agents[f"boxed-{name}"] = boxed(tmp_path / name / folder)
+    for name, repository in repositories.items():
+        agents[f"tree-{name}"] = worktree_config(tmp_path, repository)["agents"]["tree"]
+    agents["tree-own"] |= boxed(repositories["own"])
+    writers = {"same": "boxed-same", "inside": "boxed-inside", "above": "boxed-above", "own": "tree-own"}
+    async with run_gateway(gateway_config(tmp_path / "data", agents=agents)) as running:
+        for name, writer in writers.items():
+            answer = await running.client.post(f"{BASE}/sessions", json={"agent": {"name": f"tree-{name}"}})
+            assert answer.status_code == 409, (name, answer.text)
+            error = answer.json()["error"]
+            assert f"the agent {writer!r} may write" in error and "only Linux" in error, name
+            assert git(repositories[name], "branch", "--list", "portico/*") == ""
+        assert await listed(running.client) == []
+        answer = await running.client.post(f"{BASE}/sessions", json={"agent": {"name": "tree-free"}})
+        assert answer.status_code == 201, answer.text
+        path = f"{BASE}/worktrees/{answer.json()['sessionId']}"
+        await work(running.client, answer.json()["sessionId"])
+        assert (await running.client.post(f"{path}/commit", json={"message": "c"})).status_code == 201
+        assert (await running.client.post(f"{path}/merge")).status_code == 200
 
 
-async def test_without_landlock_a_confined_agent_has_no_worktrees(
+async def test_without_landlock_a_confined_agent_of_any_folder_leaves_no_repository_worktrees(
     tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(confinement, "unavailable", lambda: "it needs Landlock, which only Linux has")
-    config = gateway_config(tmp_path / "data", agents={"tree": boxed(repository) | {"worktree": True}})
+    config = worktree_config(tmp_path / "data", repository)
+    config["agents"]["boxed"] = boxed(repository)
+    del config["agents"]["boxed"]["cwd"]
     async with run_gateway(config) as running:
-        answer = await create(running.client, "tree")
-        assert answer.status_code == 409 and "the agent 'tree' may write" in answer.json()["error"], answer.text
+        answer = await running.client.post(f"{BASE}/sessions", json={"agent": {"name": "tree"}})
+        assert answer.status_code == 409 and "the agent 'boxed' may write" in answer.json()["error"], answer.text
 
 
 async def test_checkout_that_has_the_data_directory_in_it(tmp_path: Path) -> None:
@@ -516,7 +453,7 @@ async def test_checkout_that_has_the_data_directory_in_it(tmp_path: Path) -> Non
             config["agents"]["sandboxed"] = {**sandboxed, "env": {"TMPDIR": str(tmp_path / "temporary")}}
         async with run_gateway(config) as running:
             session = await new_session(running.client)
-            await turn(running.client, session, "new" if confined else "change")
+            await work(running.client, session, "new.txt" if confined else "a.txt")
             assert (await running.client.post(f"{BASE}/worktrees/{session}/commit", json={"message": "c"})).status_code == 201
             answer = await running.client.post(f"{BASE}/worktrees/{session}/merge")
             assert answer.status_code == status, answer.text
@@ -527,44 +464,43 @@ async def test_checkout_that_has_the_data_directory_in_it(tmp_path: Path) -> Non
 # -- more of what an agent may prepare ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
+@some(
+    (
         ("extensions.partialClone", "origin"), ("core.worktree", "/"), ("include.path", "/dev/zero"),
         ("core.attributesFile", "/dev/zero"), ("remote.origin.url", "ext::sh -c touch% ran"),
-        *(pytest.param(*setting, marks=LONG) for setting in (
-            ("extensions.refStorage", "reftable"), ("extensions.unknown", "true"), ("core.repositoryFormatVersion", "99"),
-            ("core.bare", "true"), ("core.excludesFile", "/dev/zero"), ("core.abbrev", "no"),
-        )),
-    ],
+    ),
+    (
+        ("extensions.refStorage", "reftable"), ("extensions.unknown", "true"), ("core.repositoryFormatVersion", "99"),
+        ("core.bare", "true"), ("core.excludesFile", "/dev/zero"), ("core.abbrev", "no"),
+    ),
 )  # fmt: skip
 async def test_settings_that_lead_git_astray(
-    client: httpx.AsyncClient, repository: Path, elsewhere: Path, clock: ManualClock, key: str, value: str
+    client: httpx.AsyncClient, repository: Path, clock: ManualClock, cases: tuple[tuple[str, str], ...]
 ) -> None:
     """They are refused or do not count. A command that would not end is ended."""
-    session = await new_session(client)
-    await turn(client, session, "change")
-    git(repository, "config", key, value)
-    answers = await with_endless_git(use(client, session), clock)
-    assert all(answer.status_code < 500 or answer.status_code == 503 for answer in answers), [one.text for one in answers]
-    assert contents(elsewhere) == {"mine": b"mine\n"} and not (repository / "ran").exists()
+    for n, (key, value) in enumerate(cases):
+        case, session = await case_of(client, repository / f"case{n}")
+        git(case, "config", key, value)
+        answers = await with_endless_git(use(client, session, case), clock)
+        assert are_sane(answers), (key, [one.text for one in answers])
+        assert not (case / "ran").exists()
 
 
-@pytest.mark.parametrize("target", [pytest.param("/dev/zero", marks=LONG), "{fifo}", "{elsewhere}/note.txt"])
+@some(("{fifo}", "{elsewhere}/note.txt"), ("/dev/zero",))
 async def test_attributes_of_the_repository_that_are_no_file_of_it(
-    client: httpx.AsyncClient, repository: Path, elsewhere: Path, tmp_path: Path, target: str
+    client: httpx.AsyncClient, repository: Path, elsewhere: Path, tmp_path: Path, cases: tuple[str, ...]
 ) -> None:
-    session = await new_session(client)
-    await turn(client, session, "change")
     os.mkfifo(tmp_path / "fifo")
     (elsewhere / "note.txt").write_text("*.txt binary\n")
-    (repository / ".git" / "info").mkdir(exist_ok=True)
-    attributes = repository / ".git" / "info" / "attributes"
-    attributes.symlink_to(target.format(fifo=tmp_path / "fifo", elsewhere=elsewhere))
-    async with asyncio.timeout(100):
-        # Less than the limit of a command.
-        answers = await use(client, session)
-    assert all(answer.status_code < 400 for answer in answers[:4]), [one.text for one in answers]
+    for n, target in enumerate(cases):
+        case, session = await case_of(client, repository / f"case{n}")
+        (case / ".git" / "info").mkdir(exist_ok=True)
+        attributes = case / ".git" / "info" / "attributes"
+        attributes.symlink_to(target.format(fifo=tmp_path / "fifo", elsewhere=elsewhere))
+        async with asyncio.timeout(100):
+            # Less than the limit of a command.
+            answers = await use(client, session, case)
+        assert all(answer.status_code < 400 for answer in answers[:4]), (target, [one.text for one in answers])
 
 
 async def test_attributes_and_excluded_files_of_the_repository_count(client: httpx.AsyncClient, repository: Path) -> None:
@@ -585,6 +521,6 @@ async def test_attributes_that_git_cannot_follow(client: httpx.AsyncClient, repo
     folder = await folder_of(client, session)
     lines = ("a.txt working-tree-encoding=no-such-encoding", "*.txt filter=none diff=none merge=none", "* ident eol=crlf text")
     (folder / ".gitattributes").write_text("\n".join(lines))
-    await turn(client, session, "change")
-    answers = await use(client, session)
+    await work(client, session)
+    answers = await use(client, session, repository)
     assert all(answer.status_code < 500 or answer.status_code == 503 for answer in answers), [one.text for one in answers]

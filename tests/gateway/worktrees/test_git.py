@@ -15,7 +15,7 @@ import pytest
 from drivers.runtime import confined_program
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from drivers.runtime.confined_program import Places
-from gateway.errors import AgentProblem
+from gateway.errors import AgentProblem, TooMany
 from gateway.worktrees.confinement import Confinement
 from gateway.worktrees.git import Git, GitFailed
 from tests.support.manual_clock import ManualClock
@@ -24,9 +24,10 @@ from tests.support.waiting import wait_until
 MIB = 1024 * 1024
 
 
-def running(folder: Path, script: str, clock: Clock = SYSTEM_CLOCK) -> Git:
+def running(folder: Path, script: str, clock: Clock = SYSTEM_CLOCK, owner: str = "", places: Places | None = None) -> Git:
     """Git with the command `script`, a shell script."""
-    return Git(Confinement(folder, None, "", Places(2, 4, 60.0), clock), folder, config={"alias.script": f"!{script}"})
+    confinement = Confinement(folder, None, owner, places or Places(2, 4, 60.0), clock)
+    return Git(confinement, folder, config={"alias.script": f"!{script}"})
 
 
 def processes_in(folder: Path) -> list[psutil.Process]:
@@ -68,6 +69,23 @@ async def test_input(tmp_path: Path) -> None:
     assert (await running(tmp_path, "cat")("script", entered=data)).data == data
     # One that does not read it ends all the same.
     assert (await running(tmp_path, "true")("script", entered=data)).data == b""
+
+
+async def test_a_huge_file_takes_no_memory(tmp_path: Path) -> None:
+    """An agent can make a sparse file of terabytes in the place of one that git reads as a whole."""
+    assert (await running(tmp_path, "echo $GIT_ALLOC_LIMIT")("script")).text == "1g"
+
+
+async def test_command_that_waits_too_long_for_a_place_is_refused(tmp_path: Path, clock: ManualClock) -> None:
+    """With an error for the owner whose commands have all its places, and with another where there are too many in all."""
+    places, script = Places(1, 2, 30.0, clock), "touch $$; until test -e end; do sleep 0.01; done; :"
+    at_work = [asyncio.create_task(running(tmp_path, script, owner=owner, places=places)("script")) for owner in ("ann", "bob")]
+    await wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
+    for owner, error in (("ann", TooMany), ("eve", AgentProblem)):
+        with pytest.raises(error, match="commands of git"):
+            await clock.expire_until(running(tmp_path, "true", owner=owner, places=places)("script"), 30.0)
+    (tmp_path / "end").touch()
+    await asyncio.gather(*at_work)
 
 
 async def test_command_over_its_time_may_remove_its_locks(tmp_path: Path, clock: ManualClock) -> None:

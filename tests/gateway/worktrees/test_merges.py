@@ -19,7 +19,7 @@ from tests.gateway.worktrees.repositories import (
     make_repository,
     new_session,
     state_of,
-    turn,
+    work,
 )
 from tests.support.daemon import RunningGateway
 from tests.support.manual_clock import ManualClock
@@ -82,7 +82,7 @@ async def test_branch_that_is_moved_by_the_user_at_this_moment(
     commit_file(repository, "a.txt", "main\n")
     commit_file(repository, "b.txt", "main\n")
     session = await new_session(client)
-    await turn(client, session, "new")
+    await work(client, session, "new.txt", "new\n")
     await commit(client, session)
     folder = repository
     if linked:
@@ -113,7 +113,7 @@ async def test_branch_that_is_moved_by_the_user_at_this_moment(
 
 async def test_branch_that_is_checked_out_twice(client: httpx.AsyncClient, repository: Path) -> None:
     session = await new_session(client)
-    await turn(client, session, "change")
+    await work(client, session)
     await commit(client, session)
     git(repository, "worktree", "add", "-q", "--force", "../second", "main")
     second = repository.parent / "second"
@@ -195,7 +195,7 @@ async def test_merge_that_the_shutdown_stops(
 async def test_operation_of_the_user_in_the_way_of_a_merge_is_said(client: httpx.AsyncClient, repository: Path) -> None:
     """Its files may be those of the merge, which was not stopped."""
     session = await new_session(client)
-    await turn(client, session, "change")
+    await work(client, session)
     await commit(client, session)
     branch = (await state_of(client, session))["branch"]
     git(repository, "merge", "--quiet", "--no-commit", "--no-ff", branch)
@@ -221,7 +221,7 @@ async def test_submodule_that_a_merge_has_moved(client: httpx.AsyncClient, repos
 
 async def test_own_changes_are_not_taken_for_a_merge_that_was_stopped(client: httpx.AsyncClient, repository: Path) -> None:
     session = await new_session(client)
-    await turn(client, session, "change")
+    await work(client, session)
     await commit(client, session)
     (repository / "a.txt").write_text("staged\n")
     git(repository, "add", "a.txt")
@@ -239,7 +239,7 @@ async def test_base_branch_whose_name_is_not_utf_8(client: httpx.AsyncClient, re
     except subprocess.CalledProcessError:
         pytest.skip("the file system has no such names")
     session = await new_session(client)
-    await turn(client, session, "change")
+    await work(client, session)
     state = await state_of(client, session)
     assert (state["baseBranch"], state["baseExists"]) == ("b\ufffd", True)
     commit_file(repository, "other.txt", "x")

@@ -16,7 +16,7 @@ from tests.gateway.worktrees.repositories import (
     make_repository,
     new_session,
     state_of,
-    turn,
+    work,
     worktree_config,
 )
 from tests.support.daemon import run_gateway
@@ -42,8 +42,8 @@ async def changed(client: httpx.AsyncClient, session: str) -> list[str]:
 async def test_repository_inside(client: httpx.AsyncClient, repository: Path, with_commit: bool) -> None:
     session = await new_session(client)
     folder = await folder_of(client, session)
-    await turn(client, session, "change")
-    await turn(client, session, "new")
+    await work(client, session)
+    await work(client, session, "new.txt", "new\n")
     make_repository(folder / "vendor") if with_commit else git(folder, "init", "-q", "vendor")
     assert await changed(client, session) == ["a.txt", "new.txt", *(["vendor"] if with_commit else [])]
     answer = await client.get(f"{BASE}/worktrees/{session}/diff", params={"path": "new.txt"})

@@ -28,8 +28,8 @@ from tests.gateway.worktrees.repositories import (
     make_repository,
     new_session,
     state_of,
-    turn,
     with_author,
+    work,
 )
 from tests.support.swapped_folders import swapped
 
@@ -55,7 +55,7 @@ async def use(client: httpx.AsyncClient) -> list[int]:
     """Change a file in a session, look at the changes, commit and merge them, fork and remove; return the statuses."""
     session = await new_session(client)
     path = f"{BASE}/worktrees/{session}"
-    await turn(client, session, "change")
+    await work(client, session)
     answers = [
         await client.get(path),
         await client.get(f"{path}/diff", params={"path": "a.txt"}),
@@ -107,7 +107,7 @@ async def test_filter_of_the_configuration_of_one_worktree(
     assert await use(client) == WORKED
     session = await new_session(client)
     folder = await folder_of(client, session)
-    await turn(client, session, "change")
+    await work(client, session)
     (repository / ".git" / "worktrees" / folder.name / "config.worktree").write_text(
         f'[filter "own"]\n\tclean = {program}\n\tsmudge = {program}\n'
     )
@@ -170,7 +170,7 @@ async def test_merge_writes_in_no_folder_of_a_worktree_that_does_not_say_so(
     """A worktree's folder names its git directory, as that names the folder: an agent can write the second only."""
     git(repository, "branch", "other")
     session = await new_session(client)
-    await turn(client, session, "change")
+    await work(client, session)
     await client.post(f"{BASE}/worktrees/{session}/commit", json={"message": "c"})
     evil = repository / ".git" / "worktrees" / "evil"
     shutil.copytree(repository / ".git" / "worktrees" / (await folder_of(client, session)).name, evil)
@@ -188,7 +188,7 @@ async def test_merge_changes_no_repository_that_the_git_directory_of_a_worktree_
     client: httpx.AsyncClient, repository: Path, victim: Path
 ) -> None:
     session = await new_session(client)
-    await turn(client, session, "change")
+    await work(client, session)
     folder = await folder_of(client, session)
     own = repository / ".git" / "worktrees" / folder.name
     (own / "commondir").write_text(f"{victim}/.git\n")
@@ -259,7 +259,7 @@ async def test_missing_objects_are_not_fetched(
     session = await new_session(client)
     blob = git(repository, "rev-parse", "HEAD:a.txt")
     (repository / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
-    await turn(client, session, "change")
+    await work(client, session)
     assert (await client.get(f"{BASE}/worktrees/{session}/diff", params={"path": "a.txt"})).status_code == 409
     await client.post(f"{BASE}/worktrees/{session}/commit", json={"message": "c"})
     await client.post(f"{BASE}/worktrees/{session}/merge")
@@ -276,7 +276,7 @@ async def test_settings_that_change_what_a_command_does(client: httpx.AsyncClien
     ):  # fmt: skip
         git(repository, "config", key, value)
     session = await new_session(client)
-    await turn(client, session, "change")
+    await work(client, session)
     diff = (await client.get(f"{BASE}/worktrees/{session}/diff", params={"path": "a.txt"})).json()["diff"]
     assert diff.startswith("diff --git a/a.txt b/a.txt\n") and diff.endswith("@@ -1 +1 @@\n-one\n+changed\n")
     commit = (await client.post(f"{BASE}/worktrees/{session}/commit", json={"message": "c"})).json()["commit"]

@@ -21,6 +21,7 @@ from tests.gateway.worktrees.repositories import (
     new_session,
     state_of,
     turn,
+    work,
 )
 
 
@@ -56,7 +57,7 @@ async def test_changes_that_git_does_not_look_at(client: httpx.AsyncClient, mark
     answer = await client.post(f"{BASE}/worktrees/{session}/commit", json={"message": "c"})
     assert answer.status_code == 409 and "told not to look at (a.txt)" in answer.text
     # Other work is committed and merged without it.
-    await turn(client, session, "new")
+    await work(client, session, "new.txt", "new\n")
     assert (await client.post(f"{BASE}/worktrees/{session}/commit", json={"message": "c"})).status_code == 201
     assert (await client.post(f"{BASE}/worktrees/{session}/merge")).status_code == 200
     assert (await client.delete(f"{BASE}/sessions/{session}")).status_code == 204
@@ -137,7 +138,7 @@ async def test_folder_that_is_gone_in_the_middle_of_a_rebase(client: httpx.Async
 async def test_commit_with_a_locked_index_changes_nothing(client: httpx.AsyncClient) -> None:
     session = await new_session(client)
     folder = await folder_of(client, session)
-    await turn(client, session, "change")
+    await work(client, session)
     lock = locked(folder)
     before = await state_of(client, session)
     answer = await client.post(f"{BASE}/worktrees/{session}/commit", json={"message": "c"})
@@ -151,8 +152,8 @@ async def test_commit_whose_index_was_not_written(client: httpx.AsyncClient, mon
     """By a git of the agent at that moment, or a daemon that was killed: the next commit makes up for it."""
     session = await new_session(client)
     folder = await folder_of(client, session)
-    await turn(client, session, "change")
-    await turn(client, session, "new")
+    await work(client, session)
+    await work(client, session, "new.txt", "new\n")
     lock = locked(folder)
     path = f"{BASE}/worktrees/{session}"
     with monkeypatch.context() as changed:

@@ -23,6 +23,7 @@ from tests.gateway.worktrees.repositories import (
     state_of,
     turn,
     with_author,
+    work,
     worktree_config,
 )
 from tests.support.daemon import RunningGateway, run_gateway
@@ -80,8 +81,8 @@ async def test_state_has_what_changed(client: httpx.AsyncClient, repository: Pat
     session = await new_session(client)
     before = await state_of(client, session)
     assert (before["files"], before["uncommitted"], before["ahead"], "loses" in before) == ([], [], 0, False)
-    await turn(client, session, "change")
-    await turn(client, session, "new file")
+    await work(client, session)
+    await work(client, session, "new.txt", "new\n")
     folder = await folder_of(client, session)
     (folder / "ignored").write_text("x")
     (folder / "bytes").write_bytes(b"\0\1")
@@ -124,7 +125,7 @@ async def test_too_many_files_of_a_session_are_its_own_problem(
     async with asyncio.timeout(60):
         for method, path in (("GET", ""), ("POST", "/merge"), ("DELETE", "")):
             assert "bytes of output" in await refused(client, method, f"/worktrees/{many}{path}", 503)
-        await turn(client, other, "change")
+        await work(client, other)
         assert (await client.post(f"{BASE}/worktrees/{other}/commit", json={"message": "c"})).status_code == 201
         assert (await client.delete(f"{BASE}/worktrees/{other}?force=true")).status_code == 204
         assert (await client.delete(f"{BASE}/worktrees/{many}?force=true")).status_code == 204
@@ -134,8 +135,8 @@ async def test_commit_and_fast_forward(client: httpx.AsyncClient, repository: Pa
     session = await new_session(client)
     assert "no changes" in await refused(client, "POST", f"/worktrees/{session}/commit", 409, message="x")
     assert (await client.post(f"{BASE}/worktrees/{session}/merge")).json()["outcome"] == "up_to_date"
-    await turn(client, session, "change")
-    await turn(client, session, "new")
+    await work(client, session)
+    await work(client, session, "new.txt", "new\n")
     assert "a.txt, new.txt" in await refused(client, "POST", f"/worktrees/{session}/merge", 409)
     assert "message" in await refused(client, "POST", f"/worktrees/{session}/commit", 400, message=" \n")
     commit = (await client.post(f"{BASE}/worktrees/{session}/commit", json={"message": "Both\n\nfiles"})).json()["commit"]
@@ -173,7 +174,7 @@ async def test_commit_needs_an_author(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     session = await new_session(client)
-    await turn(client, session, "change")
+    await work(client, session)
     before = await state_of(client, session)
     error = await refused(client, "POST", f"/worktrees/{session}/commit", 409, message="x")
     assert "git config --global user.name" in error
@@ -182,7 +183,7 @@ async def test_commit_needs_an_author(
 
 async def test_merge_commit(client: httpx.AsyncClient, repository: Path) -> None:
     session = await new_session(client)
-    await turn(client, session, "change")
+    await work(client, session)
     await client.post(f"{BASE}/worktrees/{session}/commit", json={"message": "change"})
     commit_file(repository, "other.txt", "other\n")
     assert (await state_of(client, session))["behind"] == 1
@@ -197,7 +198,7 @@ async def test_merge_commit(client: httpx.AsyncClient, repository: Path) -> None
 
 async def test_conflict_names_the_files_and_changes_nothing(client: httpx.AsyncClient, repository: Path) -> None:
     session = await new_session(client)
-    await turn(client, session, "change")
+    await work(client, session)
     await client.post(f"{BASE}/worktrees/{session}/commit", json={"message": "change"})
     head = commit_file(repository, "a.txt", "other\n")
     error = await refused(client, "POST", f"/worktrees/{session}/merge", 409)
@@ -208,7 +209,7 @@ async def test_conflict_names_the_files_and_changes_nothing(client: httpx.AsyncC
 
 async def test_target_with_changes_is_refused(client: httpx.AsyncClient, repository: Path) -> None:
     session = await new_session(client)
-    await turn(client, session, "change")
+    await work(client, session)
     await client.post(f"{BASE}/worktrees/{session}/commit", json={"message": "change"})
     (repository / "turns.json").write_text("{}")
     assert "not committed (turns.json)" in await refused(client, "POST", f"/worktrees/{session}/merge", 409)
@@ -217,7 +218,7 @@ async def test_target_with_changes_is_refused(client: httpx.AsyncClient, reposit
 
 async def test_new_file_in_the_way_of_a_merge_stays(client: httpx.AsyncClient, repository: Path) -> None:
     session = await new_session(client)
-    await turn(client, session, "new")
+    await work(client, session, "new.txt", "new\n")
     await client.post(f"{BASE}/worktrees/{session}/commit", json={"message": "new"})
     head = git(repository, "rev-parse", "main")
     (repository / "new.txt").write_text("mine")
@@ -227,7 +228,7 @@ async def test_new_file_in_the_way_of_a_merge_stays(client: httpx.AsyncClient, r
 
 async def test_merge_into_a_branch_that_is_checked_out_nowhere(client: httpx.AsyncClient, repository: Path) -> None:
     session = await new_session(client)
-    await turn(client, session, "change")
+    await work(client, session)
     commit = (await client.post(f"{BASE}/worktrees/{session}/commit", json={"message": "c"})).json()["commit"]
     git(repository, "checkout", "-q", "-b", "elsewhere")
     assert (await client.post(f"{BASE}/worktrees/{session}/merge")).json()["outcome"] == "fast_forward"
@@ -278,7 +279,7 @@ async def test_removal_needs_the_word_where_work_is_lost(client: httpx.AsyncClie
 async def test_deleted_session_keeps_its_worktree_only_with_work(client: httpx.AsyncClient, repository: Path) -> None:
     plain, changed, committed, merged = [await new_session(client) for _ in range(4)]
     for session in (changed, committed, merged):
-        await turn(client, session, "change")
+        await work(client, session)
     for session in (committed, merged):
         await client.post(f"{BASE}/worktrees/{session}/commit", json={"message": session})
     assert (await client.post(f"{BASE}/worktrees/{merged}/merge")).status_code == 200
@@ -300,9 +301,9 @@ async def test_deleted_session_keeps_its_worktree_only_with_work(client: httpx.A
 
 async def test_fork_has_the_commits_and_the_uncommitted_changes(client: httpx.AsyncClient, repository: Path) -> None:
     session = await new_session(client)
-    await turn(client, session, "change")
+    await work(client, session)
     await client.post(f"{BASE}/worktrees/{session}/commit", json={"message": "change"})
-    await turn(client, session, "new")
+    await work(client, session, "new.txt", "new\n")
     folder = await folder_of(client, session)
     (folder / "turns.json").unlink()
     (folder / "ignored").write_text("x")
@@ -437,7 +438,7 @@ async def test_submodules(client: httpx.AsyncClient, repository: Path, tmp_path:
     git(repository, "commit", "-q", "-m", "submodule")
     with_author(repository / "lib")
     inside = await new_session(client, cwd="lib")
-    await turn(client, inside, "change")
+    await work(client, inside)
     assert (await state_of(client, inside))["files"][0]["path"] == "a.txt"
     commit = (await client.post(f"{BASE}/worktrees/{inside}/commit", json={"message": "c"})).json()["commit"]
     assert (await client.post(f"{BASE}/worktrees/{inside}/merge")).json()["outcome"] == "fast_forward"
@@ -458,7 +459,7 @@ async def test_folder_in_another_worktree(client: httpx.AsyncClient, repository:
     commit_file(repository / "nested", "feature.txt", "x")
     session = await new_session(client, cwd="nested")
     assert (await state_of(client, session))["baseBranch"] == "feature"
-    await turn(client, session, "change")
+    await work(client, session)
     await client.post(f"{BASE}/worktrees/{session}/commit", json={"message": "c"})
     assert (await client.post(f"{BASE}/worktrees/{session}/merge")).json()["outcome"] == "fast_forward"
     assert (repository / "nested" / "a.txt").read_text() == "changed\n"
@@ -472,7 +473,7 @@ async def test_worktree_of_a_bare_repository(client: httpx.AsyncClient, reposito
     with_author(repository / "all.git")
     git(repository / "all.git", "worktree", "add", "-q", "../checkout", "main")
     session = await new_session(client, cwd="checkout")
-    await turn(client, session, "change")
+    await work(client, session)
     await client.post(f"{BASE}/worktrees/{session}/commit", json={"message": "c"})
     assert (await client.post(f"{BASE}/worktrees/{session}/merge")).json()["outcome"] == "fast_forward"
     assert (repository / "checkout" / "a.txt").read_text() == "changed\n"
@@ -482,7 +483,7 @@ async def test_worktree_of_a_bare_repository(client: httpx.AsyncClient, reposito
 async def test_folder_without_a_branch(client: httpx.AsyncClient, repository: Path) -> None:
     git(repository, "checkout", "-q", "--detach")
     session = await new_session(client)
-    await turn(client, session, "change")
+    await work(client, session)
     await client.post(f"{BASE}/worktrees/{session}/commit", json={"message": "c"})
     assert "baseBranch" not in await state_of(client, session)
     assert "no branch" in await refused(client, "POST", f"/worktrees/{session}/merge", 409)
@@ -511,7 +512,7 @@ async def test_repository_that_is_removed(client: httpx.AsyncClient, repository:
 async def test_branch_that_is_deleted_or_not_checked_out(client: httpx.AsyncClient, repository: Path) -> None:
     session = await new_session(client)
     folder = await folder_of(client, session)
-    await turn(client, session, "change")
+    await work(client, session)
     branch = git(folder, "symbolic-ref", "--short", "HEAD")
     git(folder, "checkout", "-q", "-b", "mine")
     assert "has branch 'mine' checked out" in await refused(client, "POST", f"/worktrees/{session}/merge", 409)
@@ -520,7 +521,7 @@ async def test_branch_that_is_deleted_or_not_checked_out(client: httpx.AsyncClie
     for method, path in (("GET", ""), ("POST", "/merge"), ("DELETE", "")):
         assert "was deleted" in await refused(client, method, f"/worktrees/{session}{path}", 409)
     # The agent works on: its files are there.
-    await turn(client, session, "new")
+    await work(client, session, "new.txt", "new\n")
     assert (folder / "new.txt").exists()
     await client.delete(f"{BASE}/sessions/{session}")
     assert (folder / "a.txt").exists() and await listed(client) == [session]
@@ -554,7 +555,7 @@ async def test_folder_of_a_session_that_is_in_another_repository_by_then(
     """By another `cwd` in the configuration: its commit is not looked for in the repository of before, and no file is mixed."""
     async with run_gateway(worktree_config(tmp_path, repository)) as running:
         kept, gone = await new_session(running.client), await new_session(running.client)
-        await turn(running.client, kept, "new")
+        await work(running.client, kept, "new.txt", "new\n")
         for session in (kept, gone):
             await running.client.post(f"{BASE}/worktrees/{session}/commit", json={"message": "c"})
         folders = {session: await folder_of(running.client, session) for session in (kept, gone)}
@@ -576,7 +577,7 @@ async def test_folder_of_a_session_that_is_in_another_repository_by_then(
         assert not folders[gone].exists()
         assert git(other, "branch", "--list", "portico/*") == ""
         fork = (await running.client.post(f"{BASE}/sessions/{gone}/fork", json={})).json()["sessionId"]
-        await turn(running.client, fork, "change")
+        await work(running.client, fork)
         assert (await folder_of(running.client, fork) / "b.txt").exists()
         assert (await state_of(running.client, fork))["baseCommit"] == git(other, "rev-parse", "main")
 
@@ -649,7 +650,7 @@ async def test_folder_with_spaces_of_any_kind_in_its_name(tmp_path: Path, name: 
     for folder in (repository, tmp_path / f"linked {name}"):
         async with run_gateway(worktree_config(tmp_path, folder)) as running:
             session = await new_session(running.client)
-            await turn(running.client, session, "new")
+            await work(running.client, session, "new.txt", "new\n")
             assert (await running.client.post(f"{BASE}/worktrees/{session}/commit", json={"message": "c"})).status_code == 201
             assert (await running.client.post(f"{BASE}/worktrees/{session}/merge")).json()["outcome"] == "fast_forward"
             assert (folder / "new.txt").exists()
@@ -736,8 +737,8 @@ async def test_no_program_of_the_repository_runs(client: httpx.AsyncClient, repo
     git(repository, "config", "commit.gpgSign", "true")
     trace.unlink(missing_ok=True)
     session = await new_session(client)
-    await turn(client, session, "change")
-    await turn(client, session, "new")
+    await work(client, session)
+    await work(client, session, "new.txt", "new\n")
     assert len((await state_of(client, session))["files"]) == 2
     assert "+changed" in (await client.get(f"{BASE}/worktrees/{session}/diff", params={"path": "a.txt"})).json()["diff"]
     assert (await client.post(f"{BASE}/worktrees/{session}/commit", json={"message": "c"})).status_code == 201
@@ -766,7 +767,7 @@ async def test_folder_cannot_make_git_read_another_repository(
     other = make_repository(tmp_path / "other")
     git(other, "config", "core.fsmonitor", f"touch {tmp_path}/ran; true")
     (folder / ".git").write_text(f"gitdir: {other}/.git\n")
-    await turn(client, session, "change")
+    await work(client, session)
     assert (await state_of(client, session))["files"][0]["path"] == "a.txt"
     await client.post(f"{BASE}/worktrees/{session}/commit", json={"message": "c"})
     assert git(other, "log", "--format=%s") == "first"
