@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -29,36 +28,16 @@ print(folder, *child.stdout.readline().split(), flush=True)
 sys.stdin.read()
 """
 """Makes a folder and a process that ignores SIGTERM and has a child; both are left behind if it is killed."""
-WITH_DAEMON = """
-async def test_that_is_interrupted(daemon, tmp_path):
+WHOLE_RUN = """
+import asyncio
+from tests.support import run_folder
+
+async def test_that_is_killed(daemon):
     await daemon.start()
-    tell(tmp_path, daemon.pid)
-    # asyncio cancels the task. A signal that comes before this line would not wake signal.pause().
-    while not asyncio.current_task().cancelling():
-        time.sleep(0.01)
-"""
-WITH_DATABASE = """
-def test_that_is_interrupted():
-    folder = postgresql.server().folder
-    tell(folder, (folder / "data" / "postmaster.pid").read_text().split()[0])
-    signal.pause()
-"""
-TELL = """
-import asyncio, signal, time
-from tests.support import postgresql, run_folder
-
-def tell(*found):
     with open(HERE, "w") as here:
-        print(run_folder.current(), *found, "end", file=here)
+        print(run_folder.current(), daemon.pid, "end", file=here)
+    await asyncio.sleep(600)
 """
-
-
-@pytest.fixture
-def unrelated() -> Iterator[psutil.Process]:
-    """A process of this user that has nothing to do with the folder."""
-    with subprocess.Popen(("sleep", "600"), env={"HOME": "/"}) as process:
-        yield psutil.Process(process.pid)
-        process.kill()
 
 
 @contextmanager
@@ -78,29 +57,24 @@ def another_run(base: Path, variable: str, below: str = "") -> Iterator[tuple[su
                     each.kill()
 
 
-@pytest.mark.parametrize(("variable", "below"), [(run_folder.VARIABLE, ""), ("HOME", "/pytest/test0"), ("TMPDIR", "/tmp")])
-def test_what_a_killed_run_has_left_is_removed(
-    tmp_path: Path, variable: str, below: str, unrelated: psutil.Process, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_folder, "END_SECONDS", 0.3)
-    with another_run(tmp_path, variable, below) as (process, folder, left):
-        (folder / "pytest" / "closed").mkdir(parents=True)
-        (folder / "pytest" / "closed" / "file").touch()
-        (folder / "pytest" / "closed").chmod(0)
-        (tmp_path / "another").mkdir()
-        process.kill()
-        process.wait()
-        run_folder.remove_ended(tmp_path)
-        assert not any(map(run_folder.is_running, left))
-        assert [path.name for path in tmp_path.iterdir()] == ["another"]
-    assert unrelated.is_running()
-
-
-def test_a_run_that_goes_on_is_not_touched(tmp_path: Path) -> None:
-    with another_run(tmp_path, run_folder.VARIABLE) as (_, folder, left):
-        (folder / "file").touch()
-        run_folder.remove_ended(tmp_path)
-        assert (folder / "file").exists() and all(map(run_folder.is_running, left))
+def test_what_a_killed_run_has_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its processes belong to it by any of these variables. A run that goes on and what is of no run are not touched."""
+    (tmp_path / "another").mkdir()
+    with another_run(tmp_path, run_folder.VARIABLE) as (_, going_on, at_work), ExitStack() as stack:
+        runs = [
+            stack.enter_context(another_run(tmp_path, variable, below))
+            for variable, below in ((run_folder.VARIABLE, ""), ("HOME", "/pytest/test0"), ("TMPDIR", "/tmp"))
+        ]
+        for process, folder, _ in runs:
+            (folder / "pytest" / "closed").mkdir(parents=True)
+            (folder / "pytest" / "closed" / "file").touch()
+            (folder / "pytest" / "closed").chmod(0)
+            process.kill()
+            process.wait()
+        run_folder.remove_ended(tmp_path, seconds=0.1)
+        assert not any(run_folder.is_running(each) for _, _, left in runs for each in left)
+        assert all(map(run_folder.is_running, at_work))
+        assert {path.name for path in tmp_path.iterdir()} == {"another", going_on.name}
 
 
 def test_a_folder_that_is_being_made_is_not_touched(tmp_path: Path) -> None:
@@ -179,15 +153,11 @@ def begin(umask: int = 0o022, **environment: str) -> Path:
     return found
 
 
-def test_a_run_that_ends_removes_its_folder(tmp_path: Path) -> None:
-    assert begin().name.startswith(run_folder.PREFIX)
+def test_a_run_that_ends_removes_its_folder_which_another_account_can_enter_whatever_the_umask() -> None:
+    assert begin(0o077).name.startswith(run_folder.PREFIX)
 
 
-def test_another_account_can_enter_the_folder_whatever_the_umask(tmp_path: Path) -> None:
-    begin(0o077)
-
-
-def test_a_temporary_folder_whose_path_does_not_suit_is_not_used(tmp_path: Path) -> None:
+def test_a_temporary_folder_whose_path_does_not_suit_is_not_used() -> None:
     chosen = Path(os.environ["TMPDIR"], "a b")
     chosen.mkdir()
     chosen.chmod(0o711)
@@ -196,34 +166,29 @@ def test_a_temporary_folder_whose_path_does_not_suit_is_not_used(tmp_path: Path)
     assert begin(TMPDIR=str(chosen.with_name("ab"))).parent == chosen.with_name("ab")
 
 
-def start_whole_run(test: Path, workers: int) -> subprocess.Popen[str]:
+def start_whole_run(test: Path) -> subprocess.Popen[str]:
     """Start pytest as `make test` does, for one file, and not as a part of this run."""
-    options = ("-q", f"-n{workers}", "-ptests.conftest", "-pno:cacheprovider", f"-c{ROOT}/pyproject.toml", f"--rootdir={ROOT}")
+    options = ("-q", "-n0", "-ptests.conftest", "-pno:cacheprovider", f"-c{ROOT}/pyproject.toml", f"--rootdir={ROOT}")
     of_this_run = (run_folder.VARIABLE, "TMPDIR", "PYTEST_")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(of_this_run)}
     command = (sys.executable, "-m", "pytest", *options, test)
     return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-@pytest.mark.parametrize(
-    ("how", "test", "workers"), [(signal.SIGINT, WITH_DAEMON, 0), (signal.SIGKILL, WITH_DATABASE, 1)], ids=["SIGINT", "SIGKILL"]
-)
-async def test_nothing_is_left_of_a_whole_run(tmp_path: Path, how: signal.Signals, test: str, workers: int) -> None:
+async def test_nothing_is_left_of_a_whole_run(tmp_path: Path) -> None:
     here, file = tmp_path / "here", tmp_path / "test_whole_run.py"
-    file.write_text(TELL.replace("HERE", repr(str(here))) + test)
-    with start_whole_run(file, workers) as process:
+    file.write_text(WHOLE_RUN.replace("HERE", repr(str(here))))
+    with start_whole_run(file) as process:
         try:
             # Starting all of it takes 3 s of CPU.
             await wait_until(lambda: process.poll() is not None or (here.exists() and "end" in here.read_text()), seconds=150)
             assert process.returncode is None, process.communicate()[0]
-            *folders, pid, _ = here.read_text().split()
+            folder, pid, _ = here.read_text().split()
             left = psutil.Process(int(pid))
-            process.send_signal(how)
-            process.communicate()
         finally:
             process.kill()
-    if how == signal.SIGKILL:
-        for base in (Path(folders[0]).parent, run_folder.MEMORY):
-            run_folder.remove_ended(base)
-    assert not any(map(os.path.exists, folders))
+    for base in (Path(folder).parent, run_folder.MEMORY):
+        run_folder.remove_ended(base)
+    with pytest.raises(FileNotFoundError):
+        os.stat(folder)
     assert not run_folder.is_running(left)

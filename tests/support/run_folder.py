@@ -104,12 +104,12 @@ def has_room(memory: Path) -> bool:
     return False
 
 
-def remove_ended(base: Path) -> None:
+def remove_ended(base: Path, seconds: float = END_SECONDS) -> None:
     """Remove the folders in `base` of this user's runs that have ended, and end their processes."""
     with suppress(OSError):
         for folder in base.glob(f"{PREFIX}*"):
             if folder.lstat().st_uid == os.geteuid() and folder.is_dir() and not folder.is_symlink() and has_ended(folder):
-                remove(folder)
+                remove(folder, seconds=seconds)
 
 
 def has_ended(folder: Path) -> bool:
@@ -126,14 +126,17 @@ def has_ended(folder: Path) -> bool:
         os.close(reading)
 
 
-def remove(folder: Path, *, keep_temporary: bool = False) -> None:
-    """End the processes of a run and remove its folder. With `keep_temporary` the temporary folders of tests stay in it."""
+def remove(folder: Path, *, keep_temporary: bool = False, seconds: float = END_SECONDS) -> None:
+    """End the processes of a run and remove its folder. With `keep_temporary` the temporary folders of tests stay in it.
+
+    The processes have so many seconds to end themselves.
+    """
     found = list(processes_of(folder))
     for signal in ("terminate", "kill"):
         for process in found:
             with suppress(psutil.Error):
                 getattr(process, signal)()
-        deadline = time.monotonic() + END_SECONDS
+        deadline = time.monotonic() + seconds
         while any(map(is_running, found)) and time.monotonic() < deadline:
             time.sleep(0.01)
     for mounted in psutil.disk_partitions(all=True):
