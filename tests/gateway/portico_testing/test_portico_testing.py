@@ -18,43 +18,25 @@ from tests.gateway.portico_testing.pages import FILES
 
 @pytest.fixture(scope="module")
 def kit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Portico]:
-    with running(tmp_path_factory.mktemp("kit")) as started:
+    """The kit with the settings of the page."""
+    namespace: dict[str, object] = {}
+    exec(FILES["tests/conftest.py"].replace("@pytest.fixture\n", ""), namespace)
+    with running(tmp_path_factory.mktemp("kit"), namespace["portico_settings"]()) as started:  # type: ignore[operator]
         yield started
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{started.url}/aap/v3/meta")
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    """A project with the files of the page, and with packages whose names Portico's have too."""
-    for name, text in FILES.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
-        (tmp_path / name).write_text(text)
-    for name in ("gateway", "drivers"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").write_text("OURS = True\n")
-    return tmp_path
-
-
-def run_pytest(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def test_a_test_that_fails_shows_the_log(tmp_path: Path) -> None:
+    """In a project whose environment has a key that is too short."""
+    (tmp_path / "test_demo.py").write_text("def test_fails(portico):\n    portico.session('echo')\n    assert False\n")
     # Of this run's pytest, only what a user's has.
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     others = [f"-pno:{plugin}" for plugin in ("asyncio", "hypothesispytest", "schemathesis", "timeout", "xdist")]
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *others, "-W", "error", *arguments]
-    return subprocess.run(
-        command, cwd=project, env={**env, "PORTICO_API_KEY": "short"}, capture_output=True, text=True, timeout=120
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *others, "-W", "error"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**env, "PORTICO_API_KEY": "short"}, capture_output=True, text=True, timeout=120
     )
-
-
-def test_the_tests_of_the_page_pass_beside_packages_of_the_same_names(project: Path) -> None:
-    test = project / "tests" / "test_demo.py"
-    test.write_text(f"import drivers, gateway\n\nassert gateway.OURS and drivers.OURS\n\n\n{test.read_text()}")
-    done = run_pytest(project, "-q")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "4 passed" in done.stdout
-
-
-def test_a_test_that_fails_shows_the_log(project: Path) -> None:
-    (project / "tests" / "test_demo.py").write_text("def test_fails(portico):\n    portico.session('echo')\n    assert False\n")
-    done = run_pytest(project)
     assert done.returncode == 1
     assert "POST /aap/v3/sessions: 201" in done.stdout.partition("- log of the gateway -")[2]
 
@@ -64,19 +46,13 @@ def test_the_plugin_imports_no_package_that_an_environment_may_lack() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
 
 
-def test_settings_of_the_page_are_those_of_the_gateway(tmp_path: Path) -> None:
-    namespace: dict[str, object] = {}
-    exec(FILES["tests/conftest.py"].replace("@pytest.fixture\n", ""), namespace)
-    settings = namespace["portico_settings"]()  # type: ignore[operator]
-    with running(tmp_path, settings) as portico:
-        assert {"echo", "demo", "careful"} <= {agent["name"] for agent in portico.request("GET", "/aap/v3/meta")["agents"]}
-        allowed = httpx.get(f"{portico.url}/aap/v3/meta", headers={"Origin": "http://localhost:5173"})
-        assert allowed.headers["Access-Control-Allow-Origin"] == "http://localhost:5173"
-        with pytest.raises(PorticoError) as refused:
-            portico.session("demo", scenario={"turns": []}, options={"pace": "warp"})
+def test_settings_of_the_page_are_those_of_the_gateway(kit: Portico) -> None:
+    assert {"echo", "demo", "careful"} <= {agent["name"] for agent in kit.request("GET", "/aap/v3/meta")["agents"]}
+    allowed = httpx.get(f"{kit.url}/aap/v3/meta", headers={"Origin": "http://localhost:5173"})
+    assert allowed.headers["Access-Control-Allow-Origin"] == "http://localhost:5173"
+    with pytest.raises(PorticoError) as refused:
+        kit.session("demo", scenario={"turns": []}, options={"pace": "warp"})
     assert refused.value.status == 400 and "recorded, fast" in str(refused.value)
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(f"{portico.url}/aap/v3/meta")
 
 
 def test_a_gateway_that_does_not_start_is_an_error_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The workflows and the JavaScript of the page about tests of UIs: their steps, and the variables of the service."""
+"""The workflow with a service and the JavaScript of the page about tests of UIs. tests/test_wheel.py has the other workflow."""
 
 from __future__ import annotations
 
@@ -7,73 +7,20 @@ import os
 import re
 import shutil
 import subprocess
-import sys
-import sysconfig
-import venv
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
-from tests.gateway.portico_testing.pages import FILES
+from tests.gateway.portico_testing.pages import job_of, write_files
 from tests.support.portico_command import PorticoCommand
-from tests.support.wheel import build_wheel
 
 SERVICE = ".github/workflows/service.yml"
 CONTAINERFILE = Path(__file__).parents[3] / "docs" / "container" / "Containerfile"
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    """A checkout with the files of the page."""
-    for name, text in FILES.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
-        (tmp_path / name).write_text(text)
-    return tmp_path
-
-
-def job_of(workflow: str) -> dict[str, Any]:
-    [job] = yaml.safe_load(FILES[workflow])["jobs"].values()
-    return dict(job)
-
-
-@pytest.mark.slow
-def test_the_steps_of_the_workflow_pass(project: Path) -> None:
-    """With the wheel in an environment of its own, which has everything else from that of this run."""
-    wheel = build_wheel(project / "wheel")
-    environment = project / "environment"
-    venv.create(environment)
-    python = environment / "bin" / "python"
-    packages = sysconfig.get_path("purelib", vars={"base": str(environment), "platbase": str(environment)})
-    (Path(packages) / "others.pth").write_text(sysconfig.get_path("purelib"))
-    # An installation of pip takes longer than the rest of the test.
-    programs = {
-        "pip": f'"{sys.executable}" -m pip --python "{python}"',
-        "pytest": f'"{python}" -c "import pytest; pytest.console_main()"',
-    }
-    for name, program in programs.items():
-        (environment / "bin" / name).write_text(f'#!/bin/sh\nexec {program} "$@"\n')
-        (environment / "bin" / name).chmod(0o755)
-    others = ("asyncio", "cacheprovider", "hypothesispytest", "schemathesis", "timeout", "xdist")
-    env = {
-        "PATH": f"{environment / 'bin'}:/usr/bin:/bin", "HOME": str(project), "TMPDIR": str(project),
-        "PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PYTEST_ADDOPTS": " ".join(f"-p no:{name}" for name in others),
-    }  # fmt: skip
-    steps = [step["run"] for step in job_of(".github/workflows/ui.yml")["steps"] if "run" in step]
-    assert len(steps) == 2
-    for step in steps:
-        command = step.replace("${{ vars.PORTICO }}", wheel.as_uri())
-        done = subprocess.run(["bash", "-ec", command], cwd=project, env=env, capture_output=True, text=True, timeout=150)
-        assert done.returncode == 0, done.stdout + done.stderr
-    assert "4 passed" in done.stdout
-    where = "import portico_testing, gateway; print(portico_testing.__file__, gateway.__file__)"
-    found = subprocess.run([python, "-c", where], cwd="/", env=env, capture_output=True, text=True, check=True).stdout.split()
-    assert all(path.startswith(packages) for path in found)
-
-
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
-async def test_the_service_takes_its_settings_from_its_variables_and_node_talks_to_it(project: Path) -> None:
+async def test_the_service_takes_its_settings_from_its_variables_and_node_talks_to_it(tmp_path: Path) -> None:
+    project = write_files(tmp_path)
     job = job_of(SERVICE)
     service = job["services"]["portico"]
     [command] = re.findall(r"^CMD \[(.*)\]$", CONTAINERFILE.read_text(), re.MULTILINE)
