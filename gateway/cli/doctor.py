@@ -42,7 +42,7 @@ def doctor(config: Path | None, data_dir: Path | None, host: str | None, port: i
     deny_process_inspection()
     with _no_logging():
         try:
-            report = EndSignals().run(diagnose(_subject(config, data_dir, host, port, tried)))
+            report = EndSignals().run(diagnose(subject_of(config, data_dir, host, port, tried)))
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)
     if as_json:
@@ -53,7 +53,8 @@ def doctor(config: Path | None, data_dir: Path | None, host: str | None, port: i
     sys.exit(PROBLEM if report.problems else 0)
 
 
-def _subject(config: Path | None, data_dir: Path | None, host: str | None, port: int | None, tried: bool) -> Subject:
+def subject_of(config: Path | None, data_dir: Path | None, host: str | None, port: int | None, tried: bool) -> Subject:
+    """Return what these options have diagnosed."""
     try:
         file = configuration_file(config)
     except OSError:

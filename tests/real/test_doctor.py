@@ -11,14 +11,14 @@ from tests.real.conftest import DUMMY_KEY, Home
 from tests.real.gemini import KEY, Gemini
 from tests.real.processes import processes_of
 from tests.real.test_claude_meta import PINNED
-from tests.support.doctor_report import doctor
+from tests.support.doctor_report import doctor_command
 
 
 @pytest.mark.parametrize("served", [False, True], ids=["here", "daemon"])
 async def test_claude(home: Home, served: bool) -> None:
     write_config(home.base, home.config())
     port = (await home.daemon()).url.rpartition(":")[2] if served else "0"
-    report = await doctor(home.base, "--try", "--port", port)
+    report = await doctor_command(home.base, "--try", "--port", port)
     assert report.is_well and (report["daemon"] is not None) is served
     [claude] = [agent for agent in report["agents"] if agent["driver"] == "claude"]
     assert (claude["state"]["version"], claude["state"]["logged_in"]) == (PINNED, True)
@@ -33,7 +33,7 @@ async def test_claude_without_its_server(home: Home) -> None:
     # Nothing listens on the port 9.
     home.env["ANTHROPIC_BASE_URL"] = "http://127.0.0.1:9"
     write_config(home.base, home.config())
-    report = await doctor(home.base, "--try")
+    report = await doctor_command(home.base, "--try")
     found = report.check("claude")
     assert (report.code, found["status"]) == (1, "problem")
     assert "failed after" in found["details"][-1] and "connect" in found["details"][-1].lower(), found
@@ -43,7 +43,7 @@ async def test_claude_without_its_server(home: Home) -> None:
 async def test_claude_without_a_login(home: Home) -> None:
     del home.env["ANTHROPIC_API_KEY"]
     write_config(home.base, home.config())
-    report = await doctor(home.base, "--try")
+    report = await doctor_command(home.base, "--try")
     found = report.check("claude")
     assert (report.code, found["status"], found["command"]) == (1, "problem", "claude auth login --claudeai")
     assert "not logged in" in found["text"]
@@ -51,7 +51,7 @@ async def test_claude_without_a_login(home: Home) -> None:
 
 async def test_gemini(gemini: Gemini) -> None:
     write_config(gemini.base, gemini.config())
-    report = await doctor(gemini.base, "--try")
+    report = await doctor_command(gemini.base, "--try")
     assert report.is_well
     [found] = [agent for agent in report["agents"] if agent["driver"] == "gemini"]
     assert found["state"]["version"] and found["state"]["models"]
@@ -64,7 +64,7 @@ async def test_gemini_without_a_login(gemini: Gemini) -> None:
     # With an address of its own, the CLI needs no login.
     del gemini.env["GEMINI_API_KEY"], gemini.env["GOOGLE_GEMINI_BASE_URL"]
     write_config(gemini.base, gemini.config())
-    report = await doctor(gemini.base)
+    report = await doctor_command(gemini.base)
     found = report.check("gemini")
     assert (report.code, found["status"], found["command"]) == (1, "problem", "gemini")
     assert "not logged in" in found["text"]

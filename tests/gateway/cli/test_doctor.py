@@ -33,9 +33,10 @@ from gateway.diagnosis.diagnosis import Subject, diagnose
 from gateway.diagnosis.report import Check
 from tests.conftest import write_config
 from tests.support.daemon import KEY, Daemon, free_port, gateway_config
-from tests.support.doctor_report import doctor, doctor_unanswered
+from tests.support.doctor_report import doctor, doctor_command, doctor_unanswered
 from tests.support.manual_clock import ManualClock
 from tests.support.portico_command import PorticoCommand
+from tests.support.programs import write_script
 from tests.support.requests import is_alive, read_pid
 from tests.support.waiting import wait_until
 
@@ -118,21 +119,18 @@ async def test_a_process_that_serves_editors_is_no_problem(tmp_path: Path) -> No
 # -- the configuration -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("[server]\nprot = 1\n", ["server.prot", "did you mean 'port'"]),
-        ("[server\n", ["is not TOML", "line 1"]),
-        ('[agents.a]\ndriver = "b"\n', ["agents.a.driver", "no driver 'b'"]),
-    ],
-)
-async def test_a_broken_configuration(tmp_path: Path, data: Path, text: str, words: list[str]) -> None:
-    (tmp_path / "config.toml").write_text(text)
-    report = await doctor(tmp_path, env={"PORTICO_DATA_DIR": str(data)})
-    command = report.problem("Configuration", *words)
-    assert report.check("Data folder")["status"] == "ok"
-    await shell(f"EDITOR='sed -i d'; unset VISUAL; {command}", tmp_path)
-    assert (tmp_path / "config.toml").read_text() == ""
+async def test_a_broken_configuration(tmp_path: Path, data: Path) -> None:
+    for text, words in (
+        ("[server]\nprot = 1\n", ("server.prot", "did you mean 'port'")),
+        ("[server\n", ("is not TOML", "line 1")),
+        ('[agents.a]\ndriver = "b"\n', ("agents.a.driver", "no driver 'b'")),
+    ):
+        (tmp_path / "config.toml").write_text(text)
+        report = await doctor(tmp_path, env={"PORTICO_DATA_DIR": str(data)})
+        command = report.problem("Configuration", *words)
+        assert report.check("Data folder")["status"] == "ok"
+        await shell(f"EDITOR='sed -i d'; unset VISUAL; {command}", tmp_path)
+        assert (tmp_path / "config.toml").read_text() == ""
 
 
 async def test_a_configuration_that_is_not_there(tmp_path: Path) -> None:
@@ -204,16 +202,16 @@ async def test_a_key_that_others_can_read(tmp_path: Path, data: Path) -> None:
     assert (await doctor(tmp_path)).check("Key")["status"] == "ok"
 
 
-@pytest.mark.parametrize("key", ["short123", "long-enough-1234"])
-async def test_a_key_that_is_too_short_for_other_machines(tmp_path: Path, key: str) -> None:
-    write_config(tmp_path, {**gateway_config(tmp_path), "auth": {"keys": [key]}}).chmod(0o600)
-    assert (await doctor(tmp_path)).check("Key")["status"] == "ok"
-    report = await doctor(tmp_path, "--host", "0.0.0.0")
-    assert key not in json.dumps(report)
-    if key == "short123":
-        assert report.problem("Key", "less than 16 characters").endswith("--host 127.0.0.1")
-    else:
-        assert report.check("Key")["status"] == "ok"
+async def test_a_key_that_is_too_short_for_other_machines(tmp_path: Path) -> None:
+    for key in ("short123", "long-enough-1234"):
+        write_config(tmp_path, {**gateway_config(tmp_path), "auth": {"keys": [key]}}).chmod(0o600)
+        assert (await doctor(tmp_path)).check("Key")["status"] == "ok"
+        report = await doctor(tmp_path, "--host", "0.0.0.0")
+        assert key not in json.dumps(report)
+        if key == "short123":
+            assert report.problem("Key", "less than 16 characters").endswith("--host 127.0.0.1")
+        else:
+            assert report.check("Key")["status"] == "ok"
 
 
 async def test_a_key_that_is_not_a_text(tmp_path: Path, data: Path) -> None:
@@ -225,26 +223,18 @@ async def test_a_key_that_is_not_a_text(tmp_path: Path, data: Path) -> None:
     assert (await doctor(tmp_path)).is_well
 
 
-async def test_keys_in_a_configuration_that_others_can_read(tmp_path: Path) -> None:
-    config = write_config(tmp_path, gateway_config(tmp_path))
-    config.chmod(0o644)
-    report = await doctor(tmp_path)
-    assert report.code == 0 and KEY not in json.dumps(report)
-    assert (report.check("Key")["status"], report.check("Key")["command"]) == ("warning", f"chmod 600 {config}")
-    await shell(report.check("Key")["command"], tmp_path)
-    assert (await doctor(tmp_path)).check("Key")["status"] == "ok"
-
-
-async def test_a_password_of_the_store_in_a_configuration_that_others_can_read(tmp_path: Path) -> None:
+async def test_secrets_in_a_configuration_that_others_can_read(tmp_path: Path) -> None:
+    """The keys, and the password of the store."""
     url = "postgresql://me:secret-word@127.0.0.1:1/portico"
     config = write_config(tmp_path, {**gateway_config(tmp_path), "store": {"url": url}})
     config.chmod(0o644)
     report = await doctor(tmp_path)
-    assert "secret-word" not in json.dumps(report)
-    found = report.check("Store password")
-    assert (found["status"], found["command"]) == ("warning", f"chmod 600 {config}")
-    await shell(found["command"], tmp_path)
-    assert (await doctor(tmp_path)).check("Store password")["status"] == "ok"
+    assert not any(secret in json.dumps(report) for secret in (KEY, "secret-word"))
+    for name in ("Key", "Store password"):
+        assert (report.check(name)["status"], report.check(name)["command"]) == ("warning", f"chmod 600 {config}"), name
+    await shell(report.check("Key")["command"], tmp_path)
+    again = await doctor(tmp_path)
+    assert [again.check(name)["status"] for name in ("Key", "Store password")] == ["ok", "ok"]
 
 
 @pytest.mark.slow
@@ -415,28 +405,13 @@ async def test_a_lock_that_another_process_has(tmp_path: Path, data: Path) -> No
         assert (await doctor(tmp_path)).is_well
 
 
-@pytest.mark.parametrize(
-    ("arguments", "variables"),
-    [
-        (("--port", "{port}"), {}),
-        (("--port", "0"), {}),
-        (("--port", "1", "--port", "{port}"), {}),
-        ((), {"PORTICO_SERVER__PORT": "{port}"}),
-        (("--port={port}",), {"PORTICO_SERVER__PORT": "1"}),
-    ],
-    ids=["argument", "a free one", "two arguments", "variable", "argument and variable"],
-)
-async def test_a_daemon_at_another_port(tmp_path: Path, arguments: tuple[str, ...], variables: dict[str, str]) -> None:
-    """The port is that of the process, however it was told."""
+async def test_a_daemon_at_another_port(tmp_path: Path) -> None:
+    """The port is that at which the process listens, however it was told."""
     config = write_config(tmp_path, gateway_config(tmp_path))
-    given = str(free_port())
-    told = [argument.format(port=given) for argument in arguments]
-    env = {name: value.format(port=given) for name, value in variables.items()}
-    process = await PorticoCommand(tmp_path, "serve", *told, env=env, own=True).start()
+    process = await PorticoCommand(tmp_path, "serve", "--port", "1", "--port", "0", own=True).start()
     try:
         assert process.stdout is not None
         port = (await process.stdout.readline()).decode().strip().rpartition(":")[2]
-        assert "0" in told or port == given
         report = await doctor(tmp_path, "--port", str(free_port()))
         found = report.check("Daemon")
         assert (found["status"], f"(process {process.pid})" in found["text"]) == ("warning", True)
@@ -457,13 +432,19 @@ def locked(data: Path) -> Any:
         yield data
 
 
-async def test_a_daemon_of_another_version(tmp_path: Path, locked: Path) -> None:
-    port = free_port()
-    async with listener(port, http_answer({"status": "ok", "version": "0.0.1", "drivers": []})):
-        report = await doctor(tmp_path, "--port", str(port))
-    found = report.check("Daemon")
-    assert (found["status"], "version 0.0.1" in found["text"]) == ("warning", True)
-    assert found["command"].startswith(f"kill {os.getpid()}; ")
+async def test_what_a_daemon_says_of_itself(tmp_path: Path, locked: Path) -> None:
+    restart = f"kill {os.getpid()}; "
+    for answer, status, text, command in (
+        ({"version": "0.0.1"}, "warning", "version 0.0.1", restart),
+        ({"reasons": ["the disk is full"]}, "problem", "cannot take work: the disk is full", restart),
+        # A restart would end the drain.
+        ({"reasons": ["this node is drained"], "drained": True}, "warning", "; this node is drained", ""),
+    ):
+        port = free_port()
+        async with listener(port, http_answer({"status": "ok", "version": __version__, "drivers": [], **answer})):
+            found = (await doctor(tmp_path, "--port", str(port))).check("Daemon")
+        assert (found["status"], text in found["text"]) == (status, True), found
+        assert (found["command"] or "").startswith(command) and bool(found["command"]) == bool(command), found
 
 
 @pytest.mark.parametrize(
@@ -476,15 +457,6 @@ async def test_a_daemon_of_another_version(tmp_path: Path, locked: Path) -> None
 )
 def test_how_a_daemon_is_restarted(holder: Holder, command: str) -> None:
     assert holder.restart("portico serve", "-9 ") == command
-
-
-async def test_a_daemon_that_cannot_take_work(tmp_path: Path, locked: Path) -> None:
-    port = free_port()
-    body = {"status": "ok", "version": __version__, "reasons": ["the disk is full"], "drivers": []}
-    async with listener(port, http_answer(body)):
-        report = await doctor(tmp_path, "--port", str(port))
-    assert "cannot take work: the disk is full" in report.check("Daemon")["text"]
-    assert report.check("Daemon")["status"] == "problem"
 
 
 async def test_a_daemon_that_does_not_accept_the_key(tmp_path: Path, daemon: Daemon) -> None:
@@ -524,26 +496,19 @@ async def test_a_proxy_in_the_environment_of_an_agent(tmp_path: Path) -> None:
 # -- git -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("prints", "words"),
-    [
-        (None, "git is not on PATH; used by echo for worktrees: no session of theirs can start"),
-        ("git version 2.35.9", "is 'git version 2.35.9', and 2.36 or newer is needed; used by echo"),
-        ("git version 2.50.1 (Apple Git-155)", None),
-    ],
-)
-async def test_git_of_worktrees(tmp_path: Path, prints: str | None, words: str | None) -> None:
+async def test_git_of_worktrees(tmp_path: Path) -> None:
     write_config(tmp_path, gateway_config(tmp_path, agents={"echo": {"driver": "echo", "worktree": True}}))
-    (tmp_path / "bin").mkdir()
-    if prints is not None:
-        (tmp_path / "bin" / "git").write_text(f"#!/bin/sh\necho '{prints}'\n")
-        (tmp_path / "bin" / "git").chmod(0o755)
-    report = await doctor(tmp_path, env={"PATH": str(tmp_path / "bin")})
-    if words is None:
-        assert report.is_well
-        assert report.check("Git")["text"] == f"{prints}, {tmp_path}/bin/git; used by echo for worktrees"
-    else:
-        report.problem("Git", words)
+    program, env = tmp_path / "bin" / "git", {"PATH": str(tmp_path / "bin")}
+    program.parent.mkdir()
+    (await doctor(tmp_path, env=env)).problem(
+        "Git", "git is not on PATH; used by echo for worktrees: no session of theirs can start"
+    )
+    write_script(program, "echo 'git version 2.35.9'\n")
+    (await doctor(tmp_path, env=env)).problem("Git", "is 'git version 2.35.9', and 2.36 or newer is needed; used by echo")
+    write_script(program, "echo 'git version 2.50.1 (Apple Git-155)'\n")
+    report = await doctor(tmp_path, env=env)
+    assert report.is_well
+    assert report.check("Git")["text"] == f"git version 2.50.1 (Apple Git-155), {program}; used by echo for worktrees"
 
 
 async def test_git_is_not_looked_for_without_worktrees(tmp_path: Path) -> None:
@@ -588,22 +553,24 @@ async def test_no_agent_at_all(tmp_path: Path, claude: Callable[..., Path]) -> N
 
 
 async def test_what_is_reported_of_an_agent(tmp_path: Path, claude: Callable[..., Path]) -> None:
-    program = claude()
-    report = await doctor(tmp_path, config=False, env=on_path(program))
-    found = report.check("claude")
-    assert found["status"] == "ok"
-    assert (
-        found["text"].startswith("Claude Code 2.1.329 (tested), ")
-        and "logged in" in found["text"]
-        and str(program) in found["text"]
-    )
-    assert "models: opus, sonnet" in found["details"]
+    for version, words, code, status, command in (
+        ("2.1.329", "Claude Code 2.1.329 (tested), ", 0, "ok", None),
+        ("9.0.0", "9.0.0 (newer than the tested versions)", 0, "ok", None),
+        # There is no other agent.
+        ("2.1.100", "2.1.100 is older than 2.1.148", 1, "warning", "npm install -g @anthropic-ai/claude-code"),
+    ):
+        program = claude(version=version)
+        report = await doctor(tmp_path, config=False, env=on_path(program))
+        found = report.check("claude")
+        assert (report.code, found["status"], found["command"]) == (code, status, command)
+        assert words in found["text"]
+        if status == "ok":
+            assert "logged in" in found["text"] and str(program) in found["text"]
+            assert "models: opus, sonnet" in found["details"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-async def test_signal_ends_the_programs_that_are_probed(
-    tmp_path: Path, claude: Callable[..., Path], number: signal.Signals
-) -> None:
+async def test_signal_ends_the_programs_that_are_probed(tmp_path: Path, claude: Callable[..., Path]) -> None:
+    number = signal.SIGTERM
     program = claude()
     program.write_text(f"#!/bin/sh\n(setsid sleep 600 & echo $! > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid)\nsleep 600\n")
     process = await PorticoCommand(tmp_path, "doctor", config=False, own=True, env=on_path(program)).start()
@@ -614,23 +581,6 @@ async def test_signal_ends_the_programs_that_are_probed(
     assert (process.returncode, err) == (128 + number, b"")
     assert probed and not [one for one in probed if is_alive(one.pid)]
     assert not is_alive(left)
-
-
-@pytest.mark.parametrize(
-    ("version", "words", "code", "status", "command"),
-    [
-        ("9.0.0", "9.0.0 (newer than the tested versions)", 0, "ok", None),
-        # There is no other agent.
-        ("2.1.100", "2.1.100 is older than 2.1.148", 1, "warning", "npm install -g @anthropic-ai/claude-code"),
-    ],
-)
-async def test_versions_that_are_not_tested(
-    tmp_path: Path, claude: Callable[..., Path], version: str, words: str, code: int, status: str, command: str | None
-) -> None:
-    report = await doctor(tmp_path, config=False, env=on_path(claude(version=version)))
-    found = report.check("claude")
-    assert (report.code, found["status"], found["command"]) == (code, status, command)
-    assert words in found["text"]
 
 
 async def test_the_notes_on_a_version_are_reported(tmp_path: Path, data: Path) -> None:
@@ -739,52 +689,36 @@ def play(tmp_path: Path, *steps: Any, **entry: Any) -> None:
     write_config(tmp_path, gateway_config(tmp_path, agents={"demo": agent}))
 
 
-FAILURE = {"stop": {"reason": "error", "message": "the model refused tok-1234-5678"}}
-
-
-@pytest.mark.parametrize("served", [False, True], ids=["here", "daemon"])
-async def test_tasks(tmp_path: Path, daemon: Daemon, served: bool) -> None:
-    play(tmp_path, {"text": "ok\nand more"})
-    options = ["--try"]
-    if served:
-        await daemon.start()
-        options += ["--port", daemon.url.rpartition(":")[2]]
-    report = await doctor(tmp_path, *options)
-    assert report.is_well and (report["daemon"] is not None) is served
-    [demo] = [agent for agent in report["agents"] if agent["state"]["name"] == "demo"]
-    assert (demo["trial"]["answer"], demo["trial"]["error"]) == ("ok", None)
-    assert demo["trial"]["seconds"] > 0
-    assert demo["check"]["details"][-1].endswith(": ok")
-
-
-@pytest.mark.parametrize("served", [False, True], ids=["here", "daemon"])
-async def test_a_task_that_fails(tmp_path: Path, daemon: Daemon, served: bool) -> None:
-    play(tmp_path, {"text": "well"}, FAILURE)
-    options = ["--try"]
-    if served:
-        await daemon.start()
-        options += ["--port", daemon.url.rpartition(":")[2]]
-    report = await doctor(tmp_path, *options)
-    found = report.check("demo")
-    assert (report.code, found["status"]) == (1, "problem")
-    assert "the model refused ***" in found["details"][-1] and "tok-1234" not in json.dumps(report)
-    assert found["command"].endswith(f"run --config {tmp_path}/config.toml demo hello")
-    code, _, err = await PorticoCommand(tmp_path, *shlex.split(found["command"])[1:2], "demo", "hello").run()
+async def test_tasks(tmp_path: Path, daemon: Daemon) -> None:
+    """Of this process, and of the daemon: one that succeeds, one that fails, and one that rules forbid, which is not tried."""
+    scenes = tmp_path / "scenes"
+    scenes.mkdir(exist_ok=True)
+    failure = {"stop": {"reason": "error", "message": "the model refused tok-1234-5678"}}
+    for name, steps in (("well", [{"text": "ok\nand more"}]), ("fails", [{"text": "well"}, failure])):
+        (scenes / f"{name}.json").write_text(json.dumps({"turns": [{"steps": steps}]}))
+    agents = {
+        name: {"driver": "script", "cwd": str(scenes), "options": {"scenario": scenario, "token": "tok-1234-5678"}}
+        for name, scenario in (("demo", "well.json"), ("fails", "fails.json"), ("ruled", "well.json"))
+    }
+    config = write_config(tmp_path, gateway_config(tmp_path, agents=agents))
+    with config.open("a") as file:
+        file.write('\n[[agents.ruled.policy]]\ntool = "*"\ndecide = "ask"\n')
+    for served in (False, True):
+        if served:
+            await daemon.start()
+        report = await doctor(tmp_path, "--try", "--port", daemon.url.rpartition(":")[2] if served else "0")
+        assert (report.code, report["problems"], report["daemon"] is not None) == (1, 1, served)
+        [demo] = [agent for agent in report["agents"] if agent["state"]["name"] == "demo"]
+        assert (demo["trial"]["answer"], demo["trial"]["error"]) == ("ok", None)
+        assert demo["trial"]["seconds"] > 0
+        assert demo["check"]["details"][-1].endswith(": ok")
+        assert report.check("ruled")["details"][-1].startswith("not tried: agent 'ruled' has rules")
+        fails = report.check("fails")
+        assert fails["status"] == "problem"
+        assert "the model refused ***" in fails["details"][-1] and "tok-1234" not in json.dumps(report)
+        assert fails["command"].endswith(f"run --config {config} fails hello")
+    code, _, err = await PorticoCommand(tmp_path, *shlex.split(fails["command"])[1:2], "fails", "hello").run()
     assert code == 1 and "the model refused ***" in err, "the command prints the error with its context"
-
-
-@pytest.mark.parametrize("served", [False, True], ids=["here", "daemon"])
-async def test_a_task_that_rules_forbid_is_not_tried(tmp_path: Path, daemon: Daemon, served: bool) -> None:
-    play(tmp_path, {"text": "ok"})
-    with (tmp_path / "config.toml").open("a") as config:
-        config.write('\n[[agents.demo.policy]]\ntool = "*"\ndecide = "ask"\n')
-    options = ["--try"]
-    if served:
-        await daemon.start()
-        options += ["--port", daemon.url.rpartition(":")[2]]
-    report = await doctor(tmp_path, *options)
-    assert report.is_well
-    assert report.check("demo")["details"][-1].startswith("not tried: agent 'demo' has rules")
 
 
 async def test_tasks_of_a_node_that_does_not_run_are_tried_here(tmp_path: Path) -> None:
@@ -798,7 +732,7 @@ async def test_tasks_of_a_node_that_does_not_run_are_tried_here(tmp_path: Path) 
 
 async def test_tasks_in_this_process_leave_nothing(tmp_path: Path) -> None:
     play(tmp_path, {"spawn": {"seconds": 300, "new_session": True, "pid_file": "stray"}}, {"text": "ok"})
-    assert (await doctor(tmp_path, "--try", env={"TMPDIR": str(tmp_path)})).is_well
+    assert (await doctor_command(tmp_path, "--try", env={"TMPDIR": str(tmp_path)})).is_well
     assert not is_alive(int((tmp_path / "scenes" / "stray").read_text()))
     assert sorted(os.listdir(tmp_path)) == ["config.toml", "scenes"]
 
@@ -837,12 +771,3 @@ async def test_control_characters_of_an_agent_are_not_printed(tmp_path: Path) ->
     play(tmp_path, {"text": "a\x1b[2Kb"})
     printed = await screen(tmp_path, "--try")
     assert r"a\x1b[2Kb" in printed and "\x1b" not in printed
-
-
-async def test_a_drained_daemon_is_not_to_be_restarted(tmp_path: Path, locked: Path) -> None:
-    port = free_port()
-    body = {"status": "ok", "version": __version__, "reasons": ["this node is drained"], "drained": True, "drivers": []}
-    async with listener(port, http_answer(body)):
-        report = await doctor(tmp_path, "--port", str(port))
-    found = report.check("Daemon")
-    assert found["status"] == "warning" and found["text"].endswith("; this node is drained") and not found["command"]
