@@ -11,7 +11,7 @@ import stat
 import sys
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,9 @@ from tests.gateway.protocols.acp.transports import config, on_stdio
 from tests.support.daemon import Daemon
 from tests.support.manual_clock import ManualClock
 from tests.support.portico_command import PorticoCommand
+from tests.support.programs import write_script
+from tests.support.requests import is_alive
+from tests.support.waiting import wait_until
 
 
 async def sessions_of(client: Client) -> set[str]:
@@ -43,8 +46,8 @@ def record(folder: Path) -> dict[str, Any]:
 
 
 async def gone(pid: int) -> None:
-    """Wait until the process has ended."""
-    await asyncio.to_thread(psutil.wait_procs, [psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=30)
+    """Wait until the process has ended. It may stay in the table of processes until process 1 collects it."""
+    await wait_until(lambda: not is_alive(pid))
 
 
 class TwoEditors:
@@ -91,6 +94,10 @@ async def test_two_editors_have_one_history_and_the_second_stays_when_the_first_
         assert not (tmp_path / "data" / "acp-socket.json").exists() and not (tmp_path / "data" / "acp.sock").exists()
 
 
+ENVIRONMENT = {**os.environ, "LC_TIME": "C"}
+"""The environment of an editor that would start a process with another one."""
+
+
 @asynccontextmanager
 async def lingering(folder: Path, linger: float, **changes: Any) -> AsyncIterator[tuple[int, Client]]:
     """An editor, and the id of the process that serves it. It is ended after the block."""
@@ -114,26 +121,13 @@ async def test_next_editor_is_served_by_the_process_of_the_one_before(tmp_path: 
     async with lingering(tmp_path, 60.0, env=environment | launch) as (second, client):
         assert await sessions_of(client) == {session}
     assert second == first
-    os.kill(first, signal.SIGTERM)
+    # A hangup ends it in order, as SIGTERM does.
+    os.kill(first, signal.SIGHUP)
     await gone(first)
-
-
-async def test_process_without_editors_ends_after_the_configured_time(tmp_path: Path) -> None:
-    async with lingering(tmp_path, 0.2) as (pid, client):
-        await client.new()
-    await gone(pid)
     assert not (tmp_path / "data" / "acp-socket.json").exists()
 
 
-async def test_hangup_ends_the_process_in_order(tmp_path: Path) -> None:
-    async with lingering(tmp_path, 60.0) as (pid, client):
-        await client.new()
-    os.kill(pid, signal.SIGHUP)
-    await gone(pid)
-    assert not (tmp_path / "data" / "acp-socket.json").exists()
-
-
-async def test_process_without_editors_ends_after_the_run_at_work(tmp_path: Path) -> None:
+async def test_process_without_editors_ends_after_the_configured_time_and_the_run_at_work(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     steps = [{"text": "Begun. "}, {"wait_for_file": "go"}, {"text": "Done."}]
     (tmp_path / "work" / "slow.json").write_text(json.dumps({"turns": [{"steps": steps}]}))
@@ -149,47 +143,33 @@ async def test_process_without_editors_ends_after_the_run_at_work(tmp_path: Path
         await client.request("session/load", {"sessionId": session, "cwd": ".", "mcpServers": []})
         await client.until(lambda _: "Done." in client.text())
     await gone(pid)
+    assert not (tmp_path / "data" / "acp-socket.json").exists()
 
 
-CHANGES: dict[str, dict[str, Any]] = {
-    "environment": {"env": {**os.environ, "LC_TIME": "C"}},
-    "folders of the desktop": {"env": {**os.environ, "XDG_CONFIG_HOME": "/nowhere"}},
-    "settings": {"tables": {"store": {"keep_keys_days": 3.0}}},
-}
-
-
-@pytest.mark.parametrize(
-    "change", [pytest.param(one, marks=pytest.mark.long if one == "folders of the desktop" else ()) for one in CHANGES]
-)
-async def test_editor_that_would_start_another_process_replaces_one_that_nobody_uses(tmp_path: Path, change: str) -> None:
+async def test_editor_that_would_start_another_process_replaces_one_that_nobody_uses(tmp_path: Path) -> None:
+    """By another environment, or other settings."""
     async with lingering(tmp_path, 60.0) as (first, client):
         session = await client.new()
         await client.prompt(session, "hello")
         # While the first editor is connected, its process serves the other one.
-        async with lingering(tmp_path, 60.0, **CHANGES[change]) as (second, _):
+        async with lingering(tmp_path, 60.0, env=ENVIRONMENT) as (second, _):
             assert second == first
-    async with lingering(tmp_path, 60.0, **CHANGES[change]) as (third, client):
-        assert third != first
-        await gone(first)
+    async with lingering(tmp_path, 60.0, env=ENVIRONMENT) as (second, _):
+        assert second != first
+    async with lingering(tmp_path, 60.0, env=ENVIRONMENT, tables={"store": {"keep_keys_days": 3.0}}) as (third, client):
+        assert third != second
+        await gone(second)
         assert await sessions_of(client) == {session}
     os.kill(third, signal.SIGTERM)
     await gone(third)
 
 
-async def test_a_daemon_whose_first_editors_connected_at_once_is_replaced_too(tmp_path: Path) -> None:
-    path = write_config(tmp_path, {**config(tmp_path), "server": {**config(tmp_path)["server"], "linger": 60.0}})
-    with data_dir_lock(tmp_path / "data") as lock:
-        daemon = LocalDaemon(lambda: load_settings(path, None), [f"--config={path}"], {})
-        await asyncio.to_thread(daemon._start, lock.fileno())
-    # Connected before the first editor, and until that has ended.
-    _, writer = await asyncio.open_unix_connection(record(tmp_path)["path"])
+@pytest.mark.long
+async def test_editor_with_other_folders_of_the_desktop_has_another_process(tmp_path: Path) -> None:
     async with lingering(tmp_path, 60.0) as (first, _):
         pass
-    writer.close()
-    async with lingering(tmp_path, 60.0, **CHANGES["environment"]) as (second, _):
+    async with lingering(tmp_path, 60.0, env={**os.environ, "XDG_CONFIG_HOME": "/nowhere"}) as (second, _):
         assert second != first
-    assert daemon._started is not None
-    assert await asyncio.to_thread(daemon._started.wait) == 0
     os.kill(second, signal.SIGTERM)
     await gone(second)
 
@@ -243,30 +223,29 @@ async def test_a_daemon_does_not_end_runs_of_editors(tmp_path: Path) -> None:
         assert "runs of editors are under way (1); start it when they have ended" in err
 
 
-FAILING: dict[str, tuple[dict[str, Any], str]] = {
-    "busy port": ({}, "cannot listen on http://127.0.0.1:{port}"),
-    "unknown driver": ({"agents": {"wrong": {"driver": "missing"}}}, "no driver 'missing'"),
-    "short key": ({"server": {"host": "0.0.0.0"}, "auth": {"keys": ["12345678"]}}, "has less than 16 characters"),
-}
+FAILING: tuple[tuple[dict[str, Any], str], ...] = (
+    ({}, "cannot listen on http://127.0.0.1:{port}"),
+    ({"agents": {"wrong": {"driver": "missing"}}}, "no driver 'missing'"),
+    ({"server": {"host": "0.0.0.0"}, "auth": {"keys": ["12345678"]}}, "has less than 16 characters"),
+)
 
 
-@pytest.mark.parametrize("case", FAILING)
-async def test_a_daemon_that_cannot_start_does_not_end_the_one_of_editors(tmp_path: Path, case: str) -> None:
-    tables, reason = FAILING[case]
+async def test_a_daemon_that_cannot_start_does_not_end_the_one_of_editors(tmp_path: Path) -> None:
     settings = config(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         async with on_stdio(tmp_path, "echo", settings=settings) as (client, _):
             await client.initialize()
             session, serving = await client.new(), record(tmp_path)
-            failing = {**settings, "server": {**settings["server"], "port": port}}
-            for table, values in tables.items():
-                failing[table] = {**settings[table], **values}
             (tmp_path / "failing").mkdir()
-            path = write_config(tmp_path / "failing", failing)
-            code, out, err = await PorticoCommand(tmp_path, "serve", "--config", str(path), config=False).run()
-            assert (code != 0, out, "Traceback" in err) == (True, "", False), err
-            assert reason.format(port=port) in err
+            for tables, reason in FAILING:
+                failing = {**settings, "server": {**settings["server"], "port": port}}
+                for table, values in tables.items():
+                    failing[table] = {**settings[table], **values}
+                path = write_config(tmp_path / "failing", failing)
+                code, out, err = await PorticoCommand(tmp_path, "serve", "--config", str(path), config=False).run()
+                assert (code != 0, out, "Traceback" in err) == (True, "", False), err
+                assert reason.format(port=port) in err
             assert (await client.prompt(session, "hello"))["stopReason"] == "end_turn"
             assert record(tmp_path) == serving
 
@@ -356,48 +335,40 @@ def serve_falsely(listening: socket.socket, answer: bytes, received: list[bytes]
             received.append(rest)
 
 
-class NotFound(Exception):
-    """A client that has found no daemon would start one."""
-
-
 @pytest.fixture
-def client_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], LocalDaemon]:
-    """Returns a client of the daemon with a data directory, which raises NotFound where it would start one."""
-
-    def would_start(self: LocalDaemon, lock: int) -> None:
-        raise NotFound
-
-    monkeypatch.setattr(LocalDaemon, "_start", would_start)
-    return lambda folder: LocalDaemon(lambda: load_settings(None, folder), (), {"agent": "echo", "slash_commands": None})
+def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalDaemon:
+    """A client of the daemon with a data directory. If it finds none it starts one, which ends with an error here."""
+    program = write_script(tmp_path / "fails", f"echo >> {tmp_path}/starts\nexit 3\n")
+    monkeypatch.setattr(sys, "executable", str(program))
+    return LocalDaemon(lambda: load_settings(None, tmp_path), (), {"agent": "echo", "slash_commands": None})
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [b"", b"{}\n", b"no JSON\n", b'{"nonce": "n", "proof": "guess"}\n', b'{"nonce": "n"}\n', b"[]\n", b"x" * 10_000],
-)
-def test_a_server_that_does_not_know_the_token_gets_nothing(
-    tmp_path: Path, client_of: Callable[[Path], LocalDaemon], answer: bytes
-) -> None:
+FAILS = r"the daemon has ended at its start \(exit code 3\)"
+
+
+def test_a_server_that_does_not_know_the_token_gets_nothing(tmp_path: Path, client: LocalDaemon) -> None:
     """Neither the token nor the environment of the editor."""
-    path, received = tmp_path / "false.sock", list[bytes]()
+    path = tmp_path / "false.sock"
     (tmp_path / "acp-socket.json").write_text(json.dumps({"path": str(path), "token": "secret-token"}))
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(path))
         listening.listen()
-        serving = threading.Thread(target=serve_falsely, args=(listening, answer, received))
-        serving.start()
-        with pytest.raises(NotFound):
-            client_of(tmp_path).connect(0)
-        assert take_over(tmp_path) is None
-        serving.join()
-    first, then, again, after = received
-    assert (list(json.loads(first)), then, list(json.loads(again)), after) == (["nonce"], b"", ["nonce"], b"")
-    assert json.loads(first) != json.loads(again)
+        for answer in (
+            b"", b"{}\n", b"no JSON\n", b'{"nonce": "n", "proof": "guess"}\n', b'{"nonce": "n"}\n', b"[]\n", b"x" * 10_000,
+        ):  # fmt: skip
+            received = list[bytes]()
+            serving = threading.Thread(target=serve_falsely, args=(listening, answer, received))
+            serving.start()
+            with pytest.raises(ConfigError, match=FAILS):
+                client.connect(0)
+            assert take_over(tmp_path) is None
+            serving.join()
+            first, then, again, after = received
+            assert (list(json.loads(first)), then, list(json.loads(again)), after) == (["nonce"], b"", ["nonce"], b""), answer
+            assert json.loads(first) != json.loads(again)
 
 
-def test_a_socket_of_another_user_gets_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, client_of: Callable[[Path], LocalDaemon]
-) -> None:
+def test_a_socket_of_another_user_gets_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, client: LocalDaemon) -> None:
     path = tmp_path / "foreign.sock"
     (tmp_path / "acp-socket.json").write_text(json.dumps({"path": str(path), "token": "secret"}))
     with socket.socket(socket.AF_UNIX) as foreign:
@@ -405,8 +376,8 @@ def test_a_socket_of_another_user_gets_nothing(
         foreign.listen()
         with monkeypatch.context() as other:
             other.setattr("gateway.security.socket_peer.os.geteuid", lambda: os.getuid() + 1)
-            with pytest.raises(NotFound):
-                client_of(tmp_path).connect(0)
+            with pytest.raises(ConfigError, match=FAILS):
+                client.connect(0)
             assert take_over(tmp_path) is None
         for _ in range(2):
             accepted, _ = foreign.accept()
@@ -414,74 +385,60 @@ def test_a_socket_of_another_user_gets_nothing(
                 assert accepted.recv(100) == b""
 
 
-async def test_a_daemon_that_can_have_no_socket_is_an_error_of_the_first_request(tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir(mode=0o700)
+INITIALIZE = b'{"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}}\n'
+
+
+async def test_what_only_the_daemon_finds_is_an_error_of_the_first_request(tmp_path: Path) -> None:
+    """Settings that only it checks, and a socket that it cannot have."""
+    wrong, closed = tmp_path / "wrong", tmp_path / "closed"
+    wrong.mkdir()
+    write_config(wrong, {**config(wrong), "agents": {"wrong": {"driver": "missing"}}})
+    (closed / "data").mkdir(mode=0o700, parents=True)
     # The record file is written by this name.
-    (tmp_path / "data" / "acp-socket.new").mkdir()
-    initialize = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}}
-    code, out, err = await PorticoCommand(tmp_path, "acp", "echo").run(json.dumps(initialize).encode() + b"\n")
-    assert (code, len(err.splitlines())) == (1, 1)
-    assert f"editors cannot be served with the data directory {tmp_path}/data" in err
-    assert json.loads(out)["error"]["message"] == f"initialize: {err.removeprefix('Error: ').strip()}"
+    (closed / "data" / "acp-socket.new").mkdir()
+    for folder, agent, error in (
+        (wrong, "wrong", "agents.wrong.driver: no driver 'missing'"),
+        (closed, "echo", f"editors cannot be served with the data directory {closed}/data"),
+    ):
+        code, out, err = await PorticoCommand(folder, "acp", agent).run(INITIALIZE)
+        assert (code, len(err.splitlines())) == (1, 1)
+        assert error in err
+        assert json.loads(out)["error"]["message"] == f"initialize: {err.removeprefix('Error: ').strip()}"
 
 
-async def test_settings_that_only_the_daemon_checks_are_an_error_of_the_first_request(tmp_path: Path) -> None:
-    write_config(tmp_path, {**config(tmp_path), "agents": {"wrong": {"driver": "missing"}}})
-    initialize = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}}
-    code, out, err = await PorticoCommand(tmp_path, "acp", "wrong").run(json.dumps(initialize).encode() + b"\n")
-    assert (code, len(err.splitlines())) == (1, 1)
-    assert "agents.wrong.driver: no driver 'missing'" in err
-    assert json.loads(out)["error"]["message"] == f"initialize: {err.removeprefix('Error: ').strip()}"
-
-
-def test_a_daemon_that_fails_at_its_start_is_started_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = tmp_path / "fails"
-    program.write_text(f"#!/bin/sh\necho >> {tmp_path}/starts\nexit 3\n")
-    program.chmod(0o700)
-    monkeypatch.setattr(sys, "executable", str(program))
-    with pytest.raises(ConfigError, match=r"the daemon has ended at its start \(exit code 3\)"):
-        LocalDaemon(lambda: load_settings(None, tmp_path / "data"), (), {"agent": "echo"}).connect(0)
+def test_a_daemon_that_fails_at_its_start_is_started_once(tmp_path: Path, client: LocalDaemon) -> None:
+    with pytest.raises(ConfigError, match=FAILS):
+        client.connect(0)
     assert (tmp_path / "starts").read_text() == "\n"
     # The lock was the daemon's.
-    data_dir_lock(tmp_path / "data").close()
+    data_dir_lock(tmp_path).close()
 
 
-@pytest.mark.parametrize("end", ["kill -TERM $$", "exit 0"], ids=["before it handles signals", "after that"])
-def test_a_daemon_that_is_told_to_end_while_it_starts_is_started_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
-) -> None:
-    path, program, real = write_config(tmp_path, config(tmp_path)), tmp_path / "ends", sys.executable
-    program.write_text(f'#!/bin/sh\n[ -e {tmp_path}/ended ] && exec {real} "$@"\ntouch {tmp_path}/ended\n{end}\n')
-    program.chmod(0o700)
-    monkeypatch.setattr(sys, "executable", str(program))
-    daemon = LocalDaemon(lambda: load_settings(path, None), [f"--config={path}"], {"agent": "echo"})
-    daemon.connect(0).close()
-    assert (tmp_path / "ended").exists() and daemon._started is not None
-    assert daemon._started.wait() == 0
+async def test_a_daemon_that_is_told_to_end_while_it_starts_is_started_again(tmp_path: Path) -> None:
+    """First by a signal that it does not handle yet, and then by one that it does.
 
-
-async def test_a_module_in_the_folder_of_the_editor_is_not_run_by_the_daemon(tmp_path: Path) -> None:
+    The module in the editor's folder is not run by the daemon, and the editor has closed standard error.
+    """
     (tmp_path / "gateway").mkdir()
     (tmp_path / "gateway" / "__init__.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
-    command = [str(Path(sys.executable).with_name("portico")), "acp", "--config", str(write_config(tmp_path, config(tmp_path)))]
+    started = f"""
+cd {tmp_path}
+[ -e second ] && exec {sys.executable} "$@"
+[ -e first ] && touch second && exit 0
+touch first
+kill -TERM $$
+"""
+    program, path = write_script(tmp_path / "ends", started), write_config(tmp_path, config(tmp_path))
+    arguments = ["portico", "acp", "--config", str(path), "echo"]
+    code = f"import sys; sys.executable, sys.argv = {str(program)!r}, {arguments}; from gateway.cli.main import main; main()"
+    command = (sys.executable, "-P", "-c", code)
     process = await asyncio.create_subprocess_exec(
-        *command, "echo", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, cwd=tmp_path
-    )
-    initialize = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}}
-    out, _ = await asyncio.wait_for(process.communicate(json.dumps(initialize).encode() + b"\n"), 60)
+        "sh", "-c", 'exec "$@" 2>&-', "sh", *command,
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, cwd=tmp_path,
+    )  # fmt: skip
+    out, _ = await asyncio.wait_for(process.communicate(INITIALIZE), 60)
     assert json.loads(out)["result"]["protocolVersion"] == 1
-    assert not (tmp_path / "ran").exists()
-
-
-async def test_an_editor_may_close_standard_error(tmp_path: Path) -> None:
-    path = write_config(tmp_path, config(tmp_path))
-    command = [sys.executable, "-m", "gateway", "acp", "--config", str(path), "echo"]
-    process = await asyncio.create_subprocess_exec(
-        "sh", "-c", 'exec "$@" 2>&-', "sh", *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
-    )
-    initialize = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}}
-    out, _ = await asyncio.wait_for(process.communicate(json.dumps(initialize).encode() + b"\n"), 60)
-    assert json.loads(out)["result"]["protocolVersion"] == 1
+    assert (tmp_path / "second").exists() and not (tmp_path / "ran").exists()
 
 
 async def test_the_lock_is_handed_over_without_a_gap(tmp_path: Path) -> None:
@@ -503,10 +460,10 @@ async def test_the_lock_is_handed_over_without_a_gap(tmp_path: Path) -> None:
     data_dir_lock(tmp_path).close()
 
 
-@pytest.mark.parametrize("content", ["[]", '{"path": 5, "token": "t"}'])
-def test_a_record_of_another_form_names_no_daemon(tmp_path: Path, content: str) -> None:
-    (tmp_path / "acp-socket.json").write_text(content)
-    assert take_over(tmp_path) is None
+def test_a_record_of_another_form_names_no_daemon(tmp_path: Path) -> None:
+    for content in ("[]", '{"path": 5, "token": "t"}'):
+        (tmp_path / "acp-socket.json").write_text(content)
+        assert take_over(tmp_path) is None
 
 
 def test_a_daemon_that_is_killed_while_it_ends_hands_nothing_over(tmp_path: Path) -> None:
@@ -531,35 +488,32 @@ def test_a_daemon_that_is_killed_while_it_ends_hands_nothing_over(tmp_path: Path
 
 
 async def test_editors_that_start_at_once_have_one_daemon(tmp_path: Path) -> None:
-    settings = config(tmp_path)
+    """Which an editor with another environment replaces when they have ended."""
     async with AsyncExitStack() as stack:
 
         async def editor(number: int) -> int:
             # Another environment is no reason for another daemon while there are editors.
             environment = {**os.environ, "LC_TIME": str(number)}
-            client, _ = await stack.enter_async_context(on_stdio(tmp_path, "echo", settings=settings, env=environment))
-            await client.initialize()
+            pid, client = await stack.enter_async_context(lingering(tmp_path, 60.0, env=environment))
             assert (await client.prompt(await client.new(), "hello"))["stopReason"] == "end_turn"
-            return int(record(tmp_path)["pid"])
+            return pid
 
-        assert len(set(await asyncio.gather(*map(editor, range(4))))) == 1
+        [first] = set(await asyncio.gather(*map(editor, range(3))))
+    async with lingering(tmp_path, 0.0, env={**ENVIRONMENT, "PORTICO_ALLOW_INSPECTION": "1"}) as (second, _):
+        assert second != first
+        assert psutil.Process(second).net_connections("inet") == [], "it listens on no port"
 
 
 async def test_an_editor_that_connects_while_the_daemon_ends_has_the_next_one(tmp_path: Path) -> None:
     settings, found = config(tmp_path), set[int]()
-    for _ in range(4):
+    for _ in range(3):
         async with on_stdio(tmp_path, "echo", settings=settings) as (client, process):
             await client.initialize()
             found.add(record(tmp_path)["pid"])
             await client.new()
             # It does not wait for the end of the daemon.
             process.kill()
-    assert len(found) == 4
-
-
-async def test_a_daemon_for_editors_listens_on_no_port(tmp_path: Path) -> None:
-    async with lingering(tmp_path, 0.0, env={**os.environ, "PORTICO_ALLOW_INSPECTION": "1"}) as (pid, _):
-        assert psutil.Process(pid).net_connections("inet") == []
+    assert len(found) == 3
 
 
 async def test_a_log_that_cannot_be_written_is_one_error(tmp_path: Path) -> None:
