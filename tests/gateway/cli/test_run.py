@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from gateway.terminal_text import lines
@@ -86,68 +87,51 @@ async def test_crash_prints_standard_error_of_the_agent(play: Callable[..., Port
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("steps", [[{"text": "word"}, {"hang": True}], [{"text": "word"}, {"hang": {"ignore_interrupt": True}}]])
-async def test_ctrl_c_interrupts_the_turn(play: Callable[..., PorticoCommand], tmp_path: Path, steps: Any) -> None:
-    stray = {"spawn": {"seconds": 300, "new_session": True, "pid_file": "stray"}}
-    process = await play(stray, *steps, own=True).start()
+async def start_turn(command: PorticoCommand) -> tuple[asyncio.subprocess.Process, psutil.Process]:
+    """Start a command whose agent writes "word", and return it with its agent."""
+    process = await command.start()
     assert process.stdout is not None
     assert await process.stdout.read(4) == b"word"
     (agent,) = agent_processes(process.pid)
-    left = await read_pid(tmp_path / "scenes" / "stray")
+    return process, agent
+
+
+async def test_ctrl_c_interrupts_the_turn(play: Callable[..., PorticoCommand]) -> None:
+    process, agent = await start_turn(play({"text": "word"}, {"hang": True}, prompt="private-words", own=True))
+    assert "private-words" not in " ".join(agent.cmdline())
     process.send_signal(signal.SIGINT)
-    _, err = await asyncio.wait_for(process.communicate(), 60)
-    assert process.returncode == 130
-    assert b"Traceback" not in err
-    assert not is_alive(agent.pid)
-    assert not is_alive(left)
+    await assert_ended(process, signal.SIGINT, agent.pid)
 
 
-async def test_ctrl_c_while_the_agent_starts(play: Callable[..., PorticoCommand], tmp_path: Path) -> None:
-    process = await play(start=[{"write_file": {"path": "started", "text": "x"}}, {"delay": 300}], own=True).start()
-    await wait_until((tmp_path / "scenes" / "started").exists)
-    (agent,) = agent_processes(process.pid)
-    process.send_signal(signal.SIGINT)
-    _, err = await asyncio.wait_for(process.communicate(), 60)
-    assert process.returncode == 130
-    assert b"Traceback" not in err
-    assert not is_alive(agent.pid)
-
-
-ENDS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-"""The signals that end a command, beside Ctrl-C."""
-
-
-@ENDS
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 async def test_signal_ends_the_turn_with_its_agent(
     play: Callable[..., PorticoCommand], tmp_path: Path, number: signal.Signals
 ) -> None:
-    """It comes twice, as that of `timeout` does, and the agent does not end by itself."""
+    """SIGTERM comes twice, as that of `timeout` does, and the agent does not end by itself."""
     stray = {"spawn": {"seconds": 300, "new_session": True, "pid_file": "stray"}}
-    hang = {"hang": {"ignore_interrupt": True, "ignore_term": True}}
-    process = await play(stray, {"text": "word"}, hang, own=True).start()
-    assert process.stdout is not None
-    assert await process.stdout.read(4) == b"word"
-    (agent,) = agent_processes(process.pid)
+    hang = {"hang": {"ignore_interrupt": True, "ignore_term": number == signal.SIGTERM}}
+    process, agent = await start_turn(play(stray, {"text": "word"}, hang, own=True))
     left = await read_pid(tmp_path / "scenes" / "stray")
-    for _ in range(2):
+    for _ in range(2 if number == signal.SIGTERM else 1):
         process.send_signal(number)
-    _, err = await asyncio.wait_for(process.communicate(), 60)
-    assert process.returncode == 128 + number
-    assert b"Traceback" not in err
-    assert not is_alive(agent.pid)
-    assert not is_alive(left)
+    await assert_ended(process, number, agent.pid, left)
 
 
-@ENDS
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 async def test_signal_while_the_agent_starts(play: Callable[..., PorticoCommand], tmp_path: Path, number: signal.Signals) -> None:
     process = await play(start=[{"write_file": {"path": "started", "text": "x"}}, {"delay": 300}], own=True).start()
     await wait_until((tmp_path / "scenes" / "started").exists)
     (agent,) = agent_processes(process.pid)
     process.send_signal(number)
+    await assert_ended(process, number, agent.pid)
+
+
+async def assert_ended(process: asyncio.subprocess.Process, number: signal.Signals, *others: int) -> None:
+    """Assert that a command ends by a signal, and with it the other processes."""
     _, err = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 128 + number
     assert b"Traceback" not in err
-    assert not is_alive(agent.pid)
+    assert not any(map(is_alive, others))
 
 
 async def test_signal_ends_a_command_whose_output_nobody_reads(play: Callable[..., PorticoCommand]) -> None:
@@ -184,33 +168,26 @@ async def test_hangup_that_is_ignored_at_the_start_stays_ignored(play: Callable[
     """As `nohup` does it."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        process = await play({"text": "word"}, {"wait_for_file": "go"}, {"text": " end"}, own=True).start()
+        process, _ = await start_turn(play({"text": "word"}, {"wait_for_file": "go"}, {"text": " end"}, own=True))
     finally:
         signal.signal(signal.SIGHUP, before)
-    assert process.stdout is not None
-    assert await process.stdout.read(4) == b"word"
     process.send_signal(signal.SIGHUP)
     (tmp_path / "scenes" / "go").touch()
     out, _ = await asyncio.wait_for(process.communicate(), 60)
     assert (process.returncode, out) == (0, b" end\n")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (("unknown", "x"), ["'unknown'", "echo", "script"]),
-        (("script", "x", "--model", "m"), ["'script'", "'model'"]),
-        (("missing", "x"), ["'missing'", "no-such-program", "agents.missing.program"]),
-    ],
-)
-async def test_unusable_agent_or_option_is_named_in_the_error(
-    tmp_path: Path, arguments: tuple[str, ...], named: list[str]
-) -> None:
+async def test_unusable_agent_or_option_is_named_in_the_error(tmp_path: Path) -> None:
     write_config(tmp_path, gateway_config(tmp_path, agents={"missing": {"driver": "claude", "program": "no-such-program"}}))
-    code, out, err = await PorticoCommand(tmp_path, "run", *arguments).run()
-    assert (code != 0, out) == (True, "")
-    assert all(word in err for word in named), err
-    assert "Traceback" not in err
+    for arguments, named in (
+        (("unknown", "x"), ("'unknown'", "echo", "script")),
+        (("script", "x", "--model", "m"), ("'script'", "'model'")),
+        (("missing", "x"), ("'missing'", "no-such-program", "agents.missing.program")),
+    ):
+        code, out, err = await PorticoCommand(tmp_path, "run", *arguments).run()
+        assert (code != 0, out) == (True, "")
+        assert all(word in err for word in named), err
+        assert "Traceback" not in err
 
 
 async def test_failed_start_prints_standard_error_of_the_agent(play: Callable[..., PorticoCommand]) -> None:
@@ -251,13 +228,3 @@ async def test_spinner_is_written_to_a_terminal(play: Callable[..., PorticoComma
         os.close(master)
     assert (process.returncode, out) == (0, b"word\n")
     assert b"word" not in terminal
-
-
-async def test_prompt_is_not_in_the_arguments_of_the_agent_process(play: Callable[..., PorticoCommand], tmp_path: Path) -> None:
-    process = await play({"text": "word"}, {"hang": True}, prompt="private-words", own=True).start()
-    assert process.stdout is not None
-    await process.stdout.read(4)
-    (agent,) = agent_processes(process.pid)
-    assert "private-words" not in " ".join(agent.cmdline())
-    process.send_signal(signal.SIGINT)
-    await process.communicate()
