@@ -198,6 +198,10 @@ class Discovery:
         await asyncio.wait([probing])
         return self._discovered(agent)
 
+    async def settled(self) -> None:
+        """Wait for the probes that are under way."""
+        await asyncio.gather(*self._probes.values())
+
     async def close(self) -> None:
         self.spawner = None
         for timer in self._delayed.values():

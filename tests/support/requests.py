@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -105,4 +104,4 @@ def agent_processes(pid: int) -> list[psutil.Process]:
 
 async def wait_for_probes(gateway: Gateway) -> None:
     """Wait until the agents are probed."""
-    await asyncio.gather(*gateway.discovery._probes.values())
+    await gateway.discovery.settled()

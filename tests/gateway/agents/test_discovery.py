@@ -17,15 +17,15 @@ from drivers.contract.agent_specs import AgentSpec
 from drivers.contract.driver_info import Option, Probe
 from drivers.echo.driver import EchoDriver
 from drivers.runtime.process import Spawner
-from gateway.agents import discovery
 from gateway.agents.configured_agents import Agents
-from gateway.agents.discovery import REFRESH_DELAY, Discovery
+from gateway.agents.discovery import MAX_AGE_PROBLEM, MAX_PROBES, REFRESH_DELAY, Discovery
 from gateway.agents.probe_cache import read_cache, write_cache
 from gateway.config import parse
 from gateway.security.redaction import Redactor
 from tests.support import sse
 from tests.support.daemon import gateway_config, run_gateway
 from tests.support.manual_clock import ManualClock
+from tests.support.programs import write_script
 from tests.support.requests import user_message, wait_for_probes
 from tests.support.waiting import wait_until
 
@@ -123,8 +123,7 @@ async def test_refresh_of_a_known_result_waits_until_sessions_have_started(
         (tmp_path / "calls").write_text("")
         assert (await discovery.probe(agents.get("claude"))).version == "2.1.329"
         await clock.advance(seconds)
-        if discovery._probes:
-            await asyncio.wait(discovery._probes.values())
+        await discovery.settled()
         await discovery.close()
         return program_calls(tmp_path)
 
@@ -230,7 +229,7 @@ async def test_probes_that_end_together_are_all_in_the_cache(tmp_path: Path) -> 
         known[f"agent-{number}"] = Probe(version=str(number))
         write_cache(file, known)
 
-    await asyncio.gather(*(asyncio.to_thread(write, number) for number in range(200)))
+    await asyncio.gather(*(asyncio.to_thread(write, number) for number in range(50)))
     assert json.loads(file.read_text()).keys() == known.keys()
 
 
@@ -289,19 +288,19 @@ async def test_a_program_whose_files_have_an_unsupported_version_is_refused_befo
 
 
 async def test_a_program_that_is_updated_behind_the_same_file_is_used(
-    tmp_path: Path, claude: Program, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, claude: Program, clock: ManualClock
 ) -> None:
     """As one that a version manager starts."""
     program = claude("2.1.100")
     for version in ("2.1.100", "2.1.330"):
-        async with run_gateway(claude_config(tmp_path, program)) as running:
+        async with run_gateway(claude_config(tmp_path, program), clock) as running:
             assert (await agent_state(running.client, "claude"))["version"] == version
             if version == "2.1.330":
                 break
             changed = program.stat().st_mtime_ns
             os.utime(claude("2.1.330"), ns=(changed, changed))
             assert await refused(running.client) == [TOO_OLD] * len(REFUSED)
-            monkeypatch.setattr(discovery, "MAX_AGE_PROBLEM", 0.0)
+            await clock.advance(MAX_AGE_PROBLEM + 1)
             answer = await running.client.post("/v1/execute", json=TASK)
             assert answer.status_code == 200
 
@@ -369,7 +368,7 @@ async def test_a_program_that_is_removed_meanwhile_is_not_known(
         program.unlink()
         found = await probing.probe(agent, refresh=True)
         assert (found.program, found.version, found.problem) == ("", None, "the program of agent 'claude' is being replaced")
-        assert None not in probing._results and probing._result(agent) is None
+        assert "null" not in json.loads((tmp_path / "data" / "discovery.json").read_text())
         assert [one for one in await probing.all_agents() if one.agent is agent] == [found]
         probing.notice_replacement(agent)
         await probing.refresh(agent)
@@ -379,50 +378,52 @@ async def test_a_program_that_is_removed_meanwhile_is_not_known(
 # -- what limits a probe ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("driver", ["claude", "codex", "gemini", "acp"])
-async def test_a_probe_works_in_a_folder_of_its_own(tmp_path: Path, driver: str) -> None:
+async def test_a_probe_works_in_a_folder_of_its_own(tmp_path: Path) -> None:
     """Another agent may have written settings in the working folder, which name programs."""
-    program, work = tmp_path / "program", tmp_path / "work"
+    work = tmp_path / "work"
     work.mkdir()
-    program.write_text(f'#!/bin/sh\npwd >> {tmp_path}/folders\n[ "$1" != --version ] || echo 2.1.329\n')
-    program.chmod(0o755)
-    entry = {"driver": driver, "program": str(program), "cwd": str(work)}
-    async with run_gateway(gateway_config(tmp_path, agents={"probed": entry})) as running:
-        await agent_state(running.client, "probed")
+    code = f'pwd >> {tmp_path}/folders\n[ "$1" != --version ] || echo 2.1.329\n'
+    program, names = write_script(tmp_path / "program", code), ("claude", "codex", "gemini", "acp")
+    agents = {f"own-{name}": {"driver": name, "program": str(program), "cwd": str(work)} for name in names}
+    async with run_gateway(gateway_config(tmp_path, agents=agents)) as running:
+        for name in agents:
+            await agent_state(running.client, name)
+        await wait_for_probes(running.gateway)
         folders = {Path(line).relative_to(tmp_path / "data" / "temporary") for line in (tmp_path / "folders").read_text().split()}
-        assert folders and all(folder.parts[0].startswith("portico-probe-") for folder in folders)
+        assert len({folder.parts[0] for folder in folders}) >= len(names)
+        assert all(folder.parts[0].startswith("portico-probe-") for folder in folders)
     assert os.listdir(tmp_path / "data" / "temporary") == []
 
 
-@pytest.mark.parametrize("driver", ["claude", "codex", "acp"])
-async def test_a_program_that_prints_without_an_end_is_stopped(tmp_path: Path, driver: str) -> None:
-    program = tmp_path / "program"
+async def test_a_program_that_prints_without_an_end_is_stopped(tmp_path: Path) -> None:
     line = json.dumps({"jsonrpc": "2.0", "method": "unknown", "params": {"text": "x" * 1000}})
-    program.write_text(f"#!/bin/sh\nexec yes '{line}'\n")
-    program.chmod(0o755)
-    async with run_gateway(gateway_config(tmp_path, agents={"probed": {"driver": driver, "program": str(program)}})) as running:
-        state = await agent_state(running.client, "probed")
-    assert "it wrote more than 4096 KiB, and was stopped" in state["problem"], state
+    program = write_script(tmp_path / "program", f"exec yes '{line}'\n")
+    agents = {f"own-{name}": {"driver": name, "program": str(program)} for name in ("claude", "codex", "acp")}
+    async with run_gateway(gateway_config(tmp_path, agents=agents)) as running:
+        for name in agents:
+            state = await agent_state(running.client, name)
+            assert "it wrote more than 4096 KiB, and was stopped" in state["problem"], state
 
 
 async def test_few_programs_are_probed_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    release, running, most = asyncio.Event(), 0, 0
+    release, running, most, ended = asyncio.Event(), 0, 0, 0
 
     async def probe(self: EchoDriver, spec: AgentSpec, spawner: Spawner) -> Probe:
-        nonlocal running, most
+        nonlocal running, most, ended
         running += 1
         most = max(most, running)
         await release.wait()
         running -= 1
+        ended += 1
         return Probe(version="1.0")
 
     monkeypatch.setattr(EchoDriver, "probe", probe)
-    agents = {f"agent-{n}": {"driver": "echo"} for n in range(discovery.MAX_PROBES + 3)}
+    agents = {f"agent-{n}": {"driver": "echo"} for n in range(MAX_PROBES + 3)}
     found = Discovery(Agents(parse(gateway_config(tmp_path, agents=agents))), tmp_path, Redactor())
     found.spawner = Spawner(temporary=tmp_path)
     found.start()
-    await wait_until(lambda: running == discovery.MAX_PROBES)
+    await wait_until(lambda: running == MAX_PROBES)
     release.set()
-    await asyncio.wait(found._probes.values())
+    await found.settled()
     await found.close()
-    assert (most, len(found._probes) >= len(agents)) == (discovery.MAX_PROBES, True)
+    assert (most, ended >= len(agents)) == (MAX_PROBES, True)
