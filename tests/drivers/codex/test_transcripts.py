@@ -1,4 +1,4 @@
-"""The codex codecs over recorded output: the golden events, and properties of every transcript."""
+"""The codex codecs over recorded output: properties that the golden events have."""
 
 from __future__ import annotations
 
@@ -12,26 +12,15 @@ from drivers.contract.events import (
     Compacted,
     MessageEnd,
     SessionEnd,
-    Stdout,
     Title,
     ToolCall,
     ToolResult,
     Usage,
 )
-from tests.drivers.codex.recordings import ALL, GOLDEN, Transcript, act, action, golden_lines, play
+from tests.drivers.codex.recordings import ALL, Transcript, act, action, play
 
 BY_NAME = {transcript.name: transcript for transcript in ALL}
 every = pytest.mark.parametrize("transcript", ALL, ids=BY_NAME)
-
-
-@every
-def test_the_events_are_the_golden_ones(transcript: Transcript) -> None:
-    golden = (GOLDEN / f"{transcript.name}.events.jsonl").read_bytes()
-    assert golden_lines(transcript).splitlines() == golden.splitlines()
-
-
-def test_every_golden_file_has_its_transcript() -> None:
-    assert {path.name.removesuffix(".events.jsonl") for path in GOLDEN.iterdir()} == BY_NAME.keys()
 
 
 @every
@@ -41,11 +30,6 @@ def test_every_turn_has_one_session_end_which_is_last(transcript: Transcript) ->
     for turn in turns:
         assert [event.kind for event in turn].count("session_end") == 1
         assert isinstance(turn[-1], SessionEnd)
-
-
-@every
-def test_every_line_is_known(transcript: Transcript) -> None:
-    assert [event for turn in play(transcript) for event in turn if isinstance(event, Stdout)] == []
 
 
 @every

@@ -1,25 +1,14 @@
-"""The gemini codecs over recorded output: the golden events, and properties of every transcript."""
+"""The gemini codecs over recorded output: properties that the golden events have."""
 
 from __future__ import annotations
 
 import pytest
 
-from drivers.contract.events import SessionEnd, Stdout, ToolCall, ToolResult
-from tests.drivers.gemini.recordings import ALL, GOLDEN, PATHS, Transcript, golden_lines, play
+from drivers.contract.events import SessionEnd, ToolCall, ToolResult
+from tests.drivers.gemini.recordings import ALL, Transcript, golden_lines, play
 
 BY_NAME = {transcript.name: transcript for transcript in ALL}
 every = pytest.mark.parametrize("transcript", ALL, ids=BY_NAME)
-
-
-@every
-def test_the_events_are_the_golden_ones(transcript: Transcript) -> None:
-    golden = (GOLDEN / f"{transcript.name}.events.jsonl").read_bytes()
-    assert golden_lines(transcript).splitlines() == golden.splitlines()
-
-
-def test_every_golden_file_has_its_transcript() -> None:
-    assert {path.name.removesuffix(".events.jsonl") for path in GOLDEN.iterdir()} == BY_NAME.keys()
-    assert all(path.stat().st_size < 60_000 for path in PATHS)
 
 
 @every
@@ -28,11 +17,6 @@ def test_every_prompt_has_one_session_end(transcript: Transcript) -> None:
     prompts = 1 if transcript.once else sum(line.startswith(b"#prompt") for line in transcript.lines)
     assert sum(isinstance(event, SessionEnd) for event in events) == prompts
     assert isinstance(events[-1], SessionEnd)
-
-
-@every
-def test_every_line_is_known(transcript: Transcript) -> None:
-    assert [event for event in play(transcript) if isinstance(event, Stdout)] == []
 
 
 @every

@@ -1,7 +1,7 @@
-"""Writes the golden events of every claude and gemini transcript again, and the events of the conversations about tools; review
-the diff before it is committed.
+"""Writes the golden events of every transcript again, and the events of the conversations with claude about tools; review the
+diff before it is committed.
 
-python -m tests.drivers.claude.rewrite_goldens
+python -m tests.drivers.rewrite_goldens
 """
 
 from __future__ import annotations
@@ -10,16 +10,18 @@ import json
 import sys
 from pathlib import Path
 
-from tests.drivers.claude import recordings as claude_transcripts
+from tests.drivers.claude import recordings as claude
 from tests.drivers.claude.test_tools_golden import HERE, replay, wire
-from tests.drivers.gemini import recordings as gemini_transcripts
+from tests.drivers.codex import recordings as codex
+from tests.drivers.gemini import recordings as gemini
 from tests.transcripts.record_claude_tools import WIRES
 
 
 def main() -> None:
     """Rewrite the files and print the names of those that changed."""
-    rewrite(claude_transcripts.GOLDEN, {t.name: claude_transcripts.golden_lines(t) for t in claude_transcripts.ALL})
-    rewrite(gemini_transcripts.GOLDEN, {t.name: gemini_transcripts.golden_lines(t) for t in gemini_transcripts.ALL})
+    rewrite(claude.GOLDEN, {found.name: claude.golden_lines(found) for found in claude.ALL})
+    rewrite(codex.GOLDEN, {found.name: codex.golden_lines(found) for found in codex.ALL})
+    rewrite(gemini.GOLDEN, {found.name: gemini.golden_lines(found) for found in gemini.ALL})
     for name in WIRES:
         records = "".join(json.dumps(record) + "\n" for record in replay(wire(name))[1])
         path = HERE / f"{name}.wire.jsonl"
