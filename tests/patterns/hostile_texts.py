@@ -18,8 +18,8 @@ _c: Any = re._constants  # type: ignore[attr-defined]
 
 FEW = (10, 14, 18, 24)
 """Repeats at which time that doubles with each of them is noticed, before it takes minutes."""
-SHORT, MEDIUM, LONG = 1_000, 10_000, 100_000
-"""Characters. All texts are measured when they are short, and those that took the most time when they are longer."""
+SHORTEST, SHORT, MEDIUM, LONG = 300, 1_000, 10_000, 100_000
+"""Characters. All texts are measured when they are shortest, and those that took the most time when they are longer."""
 SLOWEST = 5
 MAX_UNITS, MAX_BEGINNINGS = 250, 6
 ENDS = ("\x00", "", "!\n")
@@ -31,7 +31,8 @@ MOST_FEW, MOST_SHORT = 0.02, 0.01
 MOST_MEDIUM, MOST_LONG = 0.1, 1.0
 """The same for medium and long texts."""
 GROWTH = 30
-"""How much more time a text of ten times the length may take. It is 10 for linear time, and 100 for the square of the length."""
+"""How much more time a longer text may take, at least SMALLEST before. Ten times the length is 10 for linear time, and 100 for
+the square of the length."""
 SMALLEST = 0.001
 """Seconds that count as this much: less is not measured well."""
 
@@ -59,16 +60,16 @@ def problem(pattern: re.Pattern[Any], use: str) -> str | None:
         for repeats in FEW:
             if (took := run(text.repeated(repeats), MOST_FEW)) > MOST_FEW:
                 return f"{use} takes {took:.2f} s for {text.repeated(repeats)!r}"
-        short = run(text.of_length(SHORT), MOST_SHORT)
+        short = run(text.of_length(SHORTEST), MOST_SHORT)
         if short > MOST_SHORT:
-            return f"{use} takes {short:.3f} s for {SHORT} characters, as of {text}"
+            return f"{use} takes {short:.3f} s for {SHORTEST} characters, as of {text}"
         times.append((short, text))
     times.sort(key=lambda item: -item[0])
     for before, text in times[:SLOWEST]:
-        for length, most in ((MEDIUM, MOST_MEDIUM), (LONG, MOST_LONG)):
+        for length, most in ((SHORT, MOST_SHORT), (MEDIUM, MOST_MEDIUM), (LONG, MOST_LONG)):
             most = min(most, GROWTH * max(before, SMALLEST))
             if (took := run(text.of_length(length), most)) > most:
-                return f"{use} takes {before:.4f} s for {length // 10} characters, and {took:.4f} s for {length}, as of {text}"
+                return f"{use} takes {before:.4f} s for a shorter text, and {took:.4f} s for {length} characters, as of {text}"
             before = took
     return None
 
