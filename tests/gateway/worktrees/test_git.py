@@ -16,7 +16,7 @@ from drivers.runtime import confined_program
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from drivers.runtime.confined_program import Places
 from gateway.errors import AgentProblem, TooMany
-from gateway.worktrees.confinement import Confinement
+from gateway.worktrees.confinement import EACH, TOTAL, WAIT_SECONDS, Confinement, Confinements
 from gateway.worktrees.git import Git, GitFailed
 from tests.support.manual_clock import ManualClock
 from tests.support.waiting import wait_until
@@ -24,10 +24,9 @@ from tests.support.waiting import wait_until
 MIB = 1024 * 1024
 
 
-def running(folder: Path, script: str, clock: Clock = SYSTEM_CLOCK, owner: str = "", places: Places | None = None) -> Git:
+def running(folder: Path, script: str, clock: Clock = SYSTEM_CLOCK) -> Git:
     """Git with the command `script`, a shell script."""
-    confinement = Confinement(folder, None, owner, places or Places(2, 4, 60.0), clock)
-    return Git(confinement, folder, config={"alias.script": f"!{script}"})
+    return Git(Confinement(folder, None, "", Places(2, 4, 60.0), clock), folder, config={"alias.script": f"!{script}"})
 
 
 def processes_in(folder: Path) -> list[psutil.Process]:
@@ -76,15 +75,25 @@ async def test_a_huge_file_takes_no_memory(tmp_path: Path) -> None:
     assert (await running(tmp_path, "echo $GIT_ALLOC_LIMIT")("script")).text == "1g"
 
 
-async def test_command_that_waits_too_long_for_a_place_is_refused(tmp_path: Path, clock: ManualClock) -> None:
+async def test_few_commands_run_at_a_time_and_one_that_waits_too_long_is_refused(tmp_path: Path, clock: ManualClock) -> None:
     """With an error for the owner whose commands have all its places, and with another where there are too many in all."""
-    places, script = Places(1, 2, 30.0, clock), "touch $$; until test -e end; do sleep 0.01; done; :"
-    at_work = [asyncio.create_task(running(tmp_path, script, owner=owner, places=places)("script")) for owner in ("ann", "bob")]
-    await wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
+    script, work = "touch $$; until test -e end; do sleep 0.01; done; :", tmp_path / "work"
+    confinements = Confinements(tmp_path / "own", (), lambda *_: None, clock)
+    work.mkdir()
+
+    async def run(owner: str) -> None:
+        async with confinements.open(owner, "agent", work) as confinement:
+            await Git(confinement, work, config={"alias.script": f"!{script}"})("script", seconds=600.0)
+
+    owners = ["ann", "bob"] * EACH
+    assert len(owners) == TOTAL
+    at_work = [asyncio.create_task(run(owner)) for owner in owners]
+    await wait_until(lambda: len(list(work.iterdir())) == TOTAL)
     for owner, error in (("ann", TooMany), ("eve", AgentProblem)):
         with pytest.raises(error, match="commands of git"):
-            await clock.expire_until(running(tmp_path, "true", owner=owner, places=places)("script"), 30.0)
-    (tmp_path / "end").touch()
+            await clock.expire_until(run(owner), WAIT_SECONDS)
+    assert len(list(work.iterdir())) == TOTAL
+    (work / "end").touch()
     await asyncio.gather(*at_work)
 
 
