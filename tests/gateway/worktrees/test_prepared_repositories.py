@@ -202,28 +202,26 @@ async def test_merge_changes_no_repository_that_the_git_directory_of_a_worktree_
     assert git(victim, "cat-file", "--batch-check", "--batch-all-objects").count("\n") == 4
 
 
-@pytest.mark.parametrize("kind", ["file", "common directory", "link", "link to the parts"])
 async def test_session_gets_no_files_of_a_repository_that_its_folder_only_names(
-    client: httpx.AsyncClient, repository: Path, victim: Path, kind: str
+    client: httpx.AsyncClient, repository: Path, victim: Path
 ) -> None:
     """An agent in a sandbox writes what its folder has instead of a `.git`. The other repository does not know that folder."""
-    planted, other = repository / "planted", victim / ".git"
-    planted.mkdir()
-    if kind == "file":
-        (planted / ".git").write_text(f"gitdir: {other}\n")
-    elif kind == "link":
-        (planted / ".git").symlink_to(other)
-    else:
-        git(planted, "init", "-q", "-b", "main")
-        if kind == "common directory":
-            (planted / ".git" / "commondir").write_text(f"{other}\n")
-        else:
-            for name in ("objects", "refs", "packed-refs"):
-                shutil.rmtree(planted / ".git" / name, ignore_errors=True)
-                (planted / ".git" / name).symlink_to(other / name)
-    answer = await client.post(f"{BASE}/sessions", json={"agent": {"name": "tree", "options": {"cwd": "planted"}}})
-    assert answer.status_code == 400, answer.text
-    assert "option 'cwd'" in answer.json()["error"] and "secret" not in answer.json()["error"]
+    other = victim / ".git"
+    folders = {name: repository / name for name in ("file", "link", "common", "parts")}
+    for folder in folders.values():
+        folder.mkdir()
+    (folders["file"] / ".git").write_text(f"gitdir: {other}\n")
+    (folders["link"] / ".git").symlink_to(other)
+    git(folders["common"], "init", "-q", "-b", "main")
+    (folders["common"] / ".git" / "commondir").write_text(f"{other}\n")
+    git(folders["parts"], "init", "-q", "-b", "main")
+    for name in ("objects", "refs", "packed-refs"):
+        shutil.rmtree(folders["parts"] / ".git" / name, ignore_errors=True)
+        (folders["parts"] / ".git" / name).symlink_to(other / name)
+    for name in folders:
+        answer = await client.post(f"{BASE}/sessions", json={"agent": {"name": "tree", "options": {"cwd": name}}})
+        assert answer.status_code == 400, (name, answer.text)
+        assert "option 'cwd'" in answer.json()["error"] and "secret" not in answer.json()["error"], name
     assert await listed(client) == []
     assert git(victim, "branch", "--list", "portico/*") == ""
 

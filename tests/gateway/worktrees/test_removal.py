@@ -43,27 +43,29 @@ def locked(folder: Path) -> Path:
     return lock
 
 
-@pytest.mark.parametrize("mark", ["--skip-worktree", "--assume-unchanged"])
-async def test_changes_that_git_does_not_look_at(client: httpx.AsyncClient, mark: str) -> None:
+async def test_changes_that_git_does_not_look_at(client: httpx.AsyncClient) -> None:
     session = await new_session(client)
     folder = await folder_of(client, session)
-    git(folder, "update-index", mark, "a.txt", "turns.json")
+    git(folder, "update-index", "--skip-worktree", "a.txt")
+    git(folder, "update-index", "--assume-unchanged", "turns.json")
     assert "loses" not in await state_of(client, session)
     (folder / "a.txt").write_text("work\n")
+    (folder / "turns.json").write_text("{}")
     state = await state_of(client, session)
-    assert state["loses"] == "changes in files that git does not look at (a.txt)"
+    assert state["loses"] == "changes in files that git does not look at (a.txt, turns.json)"
     assert state["uncommitted"] == []
-    assert "does not look at (a.txt)" in await refusal(client, session)
+    assert "does not look at (a.txt, turns.json)" in await refusal(client, session)
     answer = await client.post(f"{BASE}/worktrees/{session}/commit", json={"message": "c"})
-    assert answer.status_code == 409 and "told not to look at (a.txt)" in answer.text
+    assert answer.status_code == 409 and "told not to look at (a.txt, turns.json)" in answer.text
     # Other work is committed and merged without it.
     await work(client, session, "new.txt", "new\n")
     assert (await client.post(f"{BASE}/worktrees/{session}/commit", json={"message": "c"})).status_code == 201
     assert (await client.post(f"{BASE}/worktrees/{session}/merge")).status_code == 200
     assert (await client.delete(f"{BASE}/sessions/{session}")).status_code == 204
     assert (await listed(client), (folder / "a.txt").read_text()) == ([session], "work\n")
-    git(folder, "update-index", mark.replace("--", "--no-"), "a.txt")
-    assert (await state_of(client, session))["uncommitted"] == ["a.txt"]
+    git(folder, "update-index", "--no-skip-worktree", "a.txt")
+    git(folder, "update-index", "--no-assume-unchanged", "turns.json")
+    assert (await state_of(client, session))["uncommitted"] == ["a.txt", "turns.json"]
 
 
 async def test_files_outside_of_a_sparse_checkout_are_no_work(client: httpx.AsyncClient, repository: Path) -> None:
