@@ -1,4 +1,4 @@
-"""Writes the golden events of every transcript again, and the events of the conversations with claude about tools; review the
+"""Writes the golden events of every transcript again, and the events of the conversations and dialogues with claude; review the
 diff before it is committed.
 
 python -m tests.drivers.rewrite_goldens
@@ -10,6 +10,7 @@ import json
 import sys
 from pathlib import Path
 
+from tests.drivers.claude import dialogues
 from tests.drivers.claude import recordings as claude
 from tests.drivers.claude.test_tools_golden import HERE, replay, wire
 from tests.drivers.codex import recordings as codex
@@ -23,11 +24,16 @@ def main() -> None:
     rewrite(codex.GOLDEN, {found.name: codex.golden_lines(found) for found in codex.ALL})
     rewrite(gemini.GOLDEN, {found.name: gemini.golden_lines(found) for found in gemini.ALL})
     for name in WIRES:
-        records = "".join(json.dumps(record) + "\n" for record in replay(wire(name))[1])
-        path = HERE / f"{name}.wire.jsonl"
-        if path.read_text() != records:
-            path.write_text(records)
-            sys.stdout.write(f"wrote {path.name}\n")
+        write(HERE / f"{name}.wire.jsonl", "".join(json.dumps(record) + "\n" for record in replay(wire(name))[1]))
+    for path in sorted(dialogues.HERE.glob("*.jsonl")):
+        write(path, dialogues.text_of(dialogues.replay(dialogues.read(path))))
+
+
+def write(path: Path, text: str) -> None:
+    """Make the file have this text."""
+    if path.read_text() != text:
+        path.write_text(text)
+        sys.stdout.write(f"wrote {path.name}\n")
 
 
 def rewrite(folder: Path, events: dict[str, bytes]) -> None:

@@ -10,7 +10,7 @@ from drivers.claude.tool_calls import QUIET_SECONDS
 from drivers.claude.tools import Toolset
 from drivers.contract.agent import Prompt
 from drivers.contract.driver_info import ToolGrant, ToolSpec
-from drivers.contract.events import AwaitedCall, Awaiting, OutputEvent
+from drivers.contract.events import OutputEvent
 
 Json = dict[str, Any]
 
@@ -82,17 +82,8 @@ def control(request_id: str, **request: Any) -> Json:
     return {"type": "control_request", "request_id": request_id, "request": request}
 
 
-def result_line(call_id: str, content: Any = "ok", *, failed: bool = False, parent: str | None = None) -> Json:
-    block = {"type": "tool_result", "tool_use_id": call_id, "content": content, "is_error": failed}
-    return {"type": "user", "message": {"content": [block]}, "parent_tool_use_id": parent}
-
-
 RESULT: Json = {"type": "result", "subtype": "success", "is_error": False, "stop_reason": "end_turn"}
 ABORTED: Json = {"type": "result", "subtype": "error_during_execution", "is_error": True, "terminal_reason": "aborted_tools"}
-
-
-def awaiting(*calls: AwaitedCall) -> Awaiting:
-    return Awaiting(calls=calls)
 
 
 def decision(answer: Json) -> str:

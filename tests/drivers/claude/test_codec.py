@@ -30,6 +30,7 @@ from drivers.contract.events import (
     Usage,
 )
 from drivers.contract.messages import Content, ImageBlock, TextBlock
+from tests.drivers.claude.cli import Cli, control, decision
 
 INIT = {"type": "system", "subtype": "init", "session_id": "s-1", "model": "m"}
 ABORTED = {"type": "result", "subtype": "error_during_execution", "is_error": True, "terminal_reason": "aborted_streaming"}
@@ -268,19 +269,6 @@ def test_a_turn_that_ended_before_the_interrupt_is_not_cancelled() -> None:
     assert feed(codec, {"type": "result", "is_error": False}) == [SessionEnd(exit_code=0)]
 
 
-@pytest.mark.parametrize("subtype", ["can_use_tool", "hook_callback", "mcp_message", None])
-def test_every_request_of_the_cli_is_answered_and_none_is_granted(subtype: str | None) -> None:
-    codec = ready()
-    codec.prompt(Prompt("x"))
-    written(codec)
-    assert feed(codec, {"type": "control_request", "request_id": "r", "request": {"subtype": subtype}}) == []
-    (line,) = written(codec)
-    assert line["type"] == "control_response"
-    assert line["response"]["request_id"] == "r"
-    assert line["response"].get("response", {}).get("behavior") == ("deny" if subtype == "can_use_tool" else None)
-    assert line["response"]["subtype"] == ("success" if subtype in ("can_use_tool", "hook_callback") else "error")
-
-
 def test_an_unknown_session_is_a_failed_resume() -> None:
     text = "No conversation found with session ID: x"
     for refuse in (
@@ -446,3 +434,35 @@ def test_the_answer_by_a_call_is_text_and_no_call(mode: str | None) -> None:
 def test_a_tool_of_that_name_is_a_call_in_other_sessions() -> None:
     events = play_structured_answer(ready())
     assert [event.name for event in events if isinstance(event, ToolCall) and event.status == "started"] == ["StructuredOutput"]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"subtype": "hook_callback"},
+        {"subtype": "hook_callback", "input": None},
+        {"subtype": "can_use_tool", "tool_name": "Bash"},
+        {"subtype": "mcp_message", "message": {"method": "tools/call", "id": 1}},
+        {"subtype": "mcp_message"},
+        {"subtype": "request_user_dialog"},
+        {},
+    ],
+)
+def test_every_request_is_answered(request_: dict[str, Any]) -> None:
+    cli = Cli()
+    assert cli.take(control("r", **request_)) == []
+    answer = cli.answers()["r"]
+    if request_.get("subtype") == "hook_callback":
+        assert decision(answer) == "deny"
+    elif request_.get("subtype") == "can_use_tool":
+        assert answer["behavior"] == "deny"
+    else:
+        assert answer["subtype"] == "error"
+
+
+def test_a_continued_turn_sends_a_system_reminder() -> None:
+    codec = ClaudeCodec()
+    codec.outbox.clear()
+    codec.prompt(Prompt("Continue", go_on=True))
+    text = json.loads(bytes(codec.outbox))["message"]["content"]
+    assert text.startswith("<system-reminder>") and text.endswith("</system-reminder>")
