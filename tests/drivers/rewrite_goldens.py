@@ -1,4 +1,4 @@
-"""Writes the golden events of every transcript again, and the events of the conversations and dialogues with claude; review the
+"""Writes the golden events of every transcript again, and the events of the conversations and dialogues; review the
 diff before it is committed.
 
 python -m tests.drivers.rewrite_goldens
@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-from tests.drivers.claude import dialogues
+from tests.drivers import dialogues
 from tests.drivers.claude import recordings as claude
 from tests.drivers.claude.test_tools_golden import HERE, replay, wire
 from tests.drivers.codex import recordings as codex
@@ -25,8 +25,8 @@ def main() -> None:
     rewrite(gemini.GOLDEN, {found.name: gemini.golden_lines(found) for found in gemini.ALL})
     for name in WIRES:
         write(HERE / f"{name}.wire.jsonl", "".join(json.dumps(record) + "\n" for record in replay(wire(name))[1]))
-    for path in sorted(dialogues.HERE.glob("*.jsonl")):
-        write(path, dialogues.text_of(dialogues.replay(dialogues.read(path))))
+    for path in dialogues.PATHS:
+        write(path, dialogues.text_of(dialogues.replay(path.parent.name, dialogues.read(path))))
 
 
 def write(path: Path, text: str) -> None:

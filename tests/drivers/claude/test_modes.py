@@ -13,7 +13,7 @@ from drivers.claude.tools import Toolset
 from drivers.contract.agent import ToolReply
 from drivers.contract.driver_info import ToolGrant
 from tests.drivers.claude.cli import Cli, Json
-from tests.drivers.claude.dialogues import PERMITTED
+from tests.drivers.dialogues import PERMITTED
 
 ADD_RULE = {
     "type": "addRules",

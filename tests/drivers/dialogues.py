@@ -1,8 +1,9 @@
-"""Dialogues with the claude CLI in an order that no recording has, as golden files: one step a line.
+"""Dialogues with the claude and codex CLIs in an order that no recording has, as golden files: one step a line.
 
 `out` is a line of the CLI, `prompt`, `reply`, `interrupt`, `set_mode`, `settle` (a silence of the CLI) and `exited` are calls of
-the codec. What they lead to follows: `event`s, lines that the codec writes (`in`), and its `phase` if that has changed. The first
-line has what the dialogue shows, and the session. `python -m tests.drivers.rewrite_goldens` writes the consequences again.
+the codec. What they lead to follows: `event`s, lines that the codec writes (`in`), its `phase` if that has changed, and its
+`protocol_error` if it has one. The first line has what the dialogue shows, and the session.
+`python -m tests.drivers.rewrite_goldens` writes the consequences again.
 """
 
 from __future__ import annotations
@@ -15,13 +16,19 @@ from typing import Any
 from drivers.claude.codec import ClaudeCodec
 from drivers.claude.permissions import MODES
 from drivers.claude.tools import Toolset
+from drivers.codex.app_server import CodexAppCodec
+from drivers.codex.handshake import SessionRequest
 from drivers.contract.agent import PermissionReply, Prompt, ToolReply
+from drivers.contract.agent_specs import SessionPermissions, SessionSpec
+from drivers.contract.codec import Codec
 from drivers.contract.driver_info import ToolGrant
 from drivers.contract.events import OutputEvent
 from tests.drivers.claude.cli import APP
 
-HERE = Path(__file__).parents[2] / "transcripts" / "claude_dialogues"
+HERE = Path(__file__).parents[1] / "transcripts" / "dialogues"
+PATHS = sorted(HERE.glob("*/*.jsonl"))
 PERMITTED = frozenset(mode.id for mode in MODES if not mode.unrestricted)
+CONSEQUENCES = {"event", "in", "phase", "protocol_error"}
 
 Json = dict[str, Any]
 
@@ -34,14 +41,14 @@ def text_of(records: list[Json]) -> str:
     return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
 
 
-def replay(records: list[Json]) -> list[Json]:
+def replay(cli: str, records: list[Json]) -> list[Json]:
     """The steps of a dialogue, each with what it leads to now."""
     head, *steps = records
-    codec = _codec(head["session"])
-    found, phase = [head], codec.phase
+    codec = {"claude": _claude, "codex": _codex}[cli](head["session"])
+    found, phase, error = [head], codec.phase, None
     codec.outbox.clear()
     for step in steps:
-        if step.keys() & {"event", "in", "phase"}:
+        if step.keys() & CONSEQUENCES:
             continue
         [(kind, value)] = step.items()
         answer, events = _take(codec, kind, value)
@@ -52,18 +59,31 @@ def replay(records: list[Json]) -> list[Json]:
         if codec.phase != phase:
             phase = codec.phase
             found.append({"phase": phase})
+        if codec.protocol_error is not error:
+            error = codec.protocol_error
+            found.append({"protocol_error": str(error)})
     return found
 
 
-def _codec(session: Json) -> ClaudeCodec:
+def _claude(session: Json) -> Codec:
     ruled, mode = session.get("ruled", ()), session.get("mode")
-    grants = [ToolGrant(name, trust) for name, trust in session["tools"].items()]
-    tools = Toolset(grants, APP, mode=mode, ruled=lambda name: name in ruled)
+    tools = Toolset(_grants(session), APP, mode=mode, ruled=lambda name: name in ruled)
     sources, folder = session.get("sources", ()), session.get("folder", "")
     return ClaudeCodec(tools=tools, mode=mode, modes=PERMITTED if mode else frozenset(), folder=folder, sources=sources)
 
 
-def _take(codec: ClaudeCodec, kind: str, value: Any) -> tuple[Any, list[OutputEvent]]:
+def _codex(session: Json) -> Codec:
+    permissions = SessionPermissions(frozenset(session.get("modes", ())))
+    options, grants = session.get("options", {}), tuple(_grants(session))
+    spec = SessionSpec("codex", Path("/work"), {}, options=options, tools=grants, permissions=permissions)
+    return CodexAppCodec(SessionRequest.of(spec))
+
+
+def _grants(session: Json) -> list[ToolGrant]:
+    return [ToolGrant(name, trust) for name, trust in session["tools"].items()]
+
+
+def _take(codec: Codec, kind: str, value: Any) -> tuple[Any, list[OutputEvent]]:
     """Do a step. Return its value, with the codec's answer, and the events."""
     if kind == "out":
         return value, codec.receive(json.dumps(value).encode())
@@ -82,7 +102,7 @@ def _take(codec: ClaudeCodec, kind: str, value: Any) -> tuple[Any, list[OutputEv
     return value, []
 
 
-def _written(codec: ClaudeCodec) -> Iterator[Json]:
+def _written(codec: Codec) -> Iterator[Json]:
     """Take the lines that the codec has written, without the random id of a prompt."""
     lines = [json.loads(line) for line in bytes(codec.outbox).splitlines()]
     codec.outbox.clear()
