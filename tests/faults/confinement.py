@@ -25,7 +25,7 @@ from drivers.runtime.sandbox import Sandbox, unavailable
 from gateway.agents.configured_agents import Agents
 from gateway.config import parse
 from gateway.errors import BadRequest
-from tests.drivers.codex.test_attribution import PATCH, Server
+from tests.drivers.codex.cli import PATCH, Server
 from tests.faults.campaign import NotRun, Run
 from tests.support.swapped_folders import swapped
 

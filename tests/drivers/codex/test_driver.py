@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from drivers.codex.driver import CodexDriver, native_program
 from drivers.codex.grants import Grants
+from drivers.codex.handshake import SessionRequest
 from drivers.codex.mcp_servers import GRANULAR_POLICY
 from drivers.codex.probe import CodexProbe
 from drivers.contract.agent import GO_ON, PermissionReply, Prompt
@@ -475,3 +477,13 @@ def test_a_trusted_tool_of_a_server_is_accepted_and_a_repeated_elicitation_is_de
 def test_an_elicitation_without_a_pending_call_is_declined(about: dict[str, Any]) -> None:
     (answer,) = elicit(codec_with_call(), **about)
     assert answer["result"]["action"] == "decline"
+
+
+@pytest.mark.parametrize(("asked", "trusted", "reports"), [((), ("shell",), True), (("shell",), (), False), ((), (), False)])
+def test_items_of_the_models_api_are_reported_where_commands_run_unasked(
+    asked: Sequence[str], trusted: Sequence[str], reports: bool
+) -> None:
+    tools = [*(ToolGrant(name) for name in asked), *(ToolGrant(name, trust=True) for name in (*trusted, "apply_patch"))]
+    session = SessionRequest(Grants.of(tools, "", ("/work",)), {"cwd": "/work", "config": {}})
+    method, params = session.thread_request({})
+    assert (method, params.get("experimentalRawEvents", False)) == ("thread/start", reports)

@@ -10,7 +10,6 @@ import pytest
 from drivers.codex.grants import Grants
 from drivers.codex.handshake import SessionRequest
 from drivers.codex.modes import (
-    QUESTION_TOOL,
     answers_of,
     choices_of,
     collaboration_mode,
@@ -18,11 +17,8 @@ from drivers.codex.modes import (
     questions_of,
     sandbox_of,
 )
-from drivers.contract.agent import PermissionReply, Reply, ToolReply
 from drivers.contract.agent_specs import SessionPermissions, SessionSpec
 from drivers.contract.driver_info import ToolGrant
-from drivers.contract.events import AwaitedCall, Awaiting
-from tests.drivers.codex.test_attribution import Server
 
 TOOLS = tuple(ToolGrant(name) for name in ("shell", "apply_patch", "view_image", "web_search"))
 
@@ -162,38 +158,6 @@ def test_answers_are_text_or_json(text: str, answers: dict[str, list[str]]) -> N
     assert answers_of(question_texts(QUESTIONS), text) == {
         "answers": {name: {"answers": given} for name, given in answers.items()}
     }
-
-
-ASKS = "item/tool/requestUserInput"
-
-
-@pytest.mark.parametrize(
-    ("reply", "result"),
-    [(ToolReply("q", "x"), {"a": {"answers": ["x"]}, "b": {"answers": ["x"]}}), (PermissionReply("q", "deny"), {})],
-)
-def test_questions_wait_for_the_users_answers(reply: Reply, result: dict[str, Any]) -> None:
-    server = Server(QUESTION_TOOL)
-    server.begin("one")
-    assert [event.kind for event in server.request(ASKS, "one", "q", **QUESTIONS)] == ["tool_call"]
-    assert server.codec.debounced_events() == [Awaiting(calls=(AwaitedCall(id="q", wants="answer"),))]
-    server.codec.reply(reply)
-    assert server.written() == [{"id": 70, "result": {"answers": result}}]
-
-
-@pytest.mark.parametrize("question", [{"id": "a"}, {"question": "A?"}, {"id": ["a"], "question": "A?"}, "A?"])
-def test_questions_of_another_shape_are_declined(question: Any) -> None:
-    server = Server(QUESTION_TOOL)
-    server.begin("one")
-    server.request(ASKS, "one", "q", questions=[question])
-    assert server.written() == [{"id": 70, "result": {"answers": {}}}]
-    assert server.codec.debounce_seconds() is None and server.codec.debounced_events() == []
-
-
-def test_questions_are_declined_where_the_tool_is_not_granted() -> None:
-    server = Server("shell")
-    server.begin("one")
-    server.request(ASKS, "one", "q", **QUESTIONS)
-    assert server.written() == [{"id": 70, "result": {"answers": {}}}]
 
 
 def test_the_plan_mode_is_a_collaboration_mode() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from drivers.codex import CodexDriver
 from drivers.contract.agent import Prompt
-from tests.drivers.codex.test_plans import Thread
+from tests.drivers.codex.cli import Server
 
 STRICT: dict[str, Any] = {
     "type": "object",
@@ -50,8 +50,11 @@ def test_others_are_left_to_the_prompt(schema: dict[str, Any]) -> None:
 
 
 def test_a_turn_has_the_schema_of_its_prompt() -> None:
-    thread = Thread("workspace")
-    thread.codec.prompt(Prompt("go", output_schema=STRICT))
-    assert thread.started("one")["outputSchema"] == STRICT
-    thread.complete("one")
-    assert "outputSchema" not in thread.prompt("two")
+    server = Server("shell")
+    for turn, schema in (("one", STRICT), ("two", None)):
+        server.codec.prompt(Prompt("go", output_schema=schema))
+        [request] = server.written()
+        assert request["params"].get("outputSchema") == schema
+        server.send({"id": request["id"], "result": {"turn": {"id": turn}}})
+        server.send({"method": "turn/started", "params": {"threadId": "t", "turn": {"id": turn}}})
+        server.complete(turn)

@@ -21,7 +21,7 @@ from drivers.contract.events import AwaitedCall, Awaiting, ToolCall
 from drivers.runtime.confined_files import ConfinedFolders
 from drivers.runtime.local_client_services import CHECK_SECONDS, ClientRequests
 from drivers.runtime.process import Spawner
-from tests.drivers.codex.test_attribution import PATCH, RUN, Server
+from tests.drivers.codex.cli import PATCH, RUN, Server
 from tests.support.manual_clock import ManualClock
 
 APPROVAL = "item/fileChange/requestApproval"
