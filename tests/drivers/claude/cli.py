@@ -72,18 +72,11 @@ def permission(call_id: str, name: str, given: Json | None = None, **more: Any) 
     return control(f"may-{call_id}", subtype="can_use_tool", **about, **more)
 
 
-def call(call_id: str, name: str) -> Json:
-    params = {"name": name, "arguments": {"n": call_id}, "_meta": {"claudecode/toolUseId": call_id}}
-    message = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}
-    return control(f"call-{call_id}", subtype="mcp_message", server_name="app", message=message)
-
-
 def control(request_id: str, **request: Any) -> Json:
     return {"type": "control_request", "request_id": request_id, "request": request}
 
 
 RESULT: Json = {"type": "result", "subtype": "success", "is_error": False, "stop_reason": "end_turn"}
-ABORTED: Json = {"type": "result", "subtype": "error_during_execution", "is_error": True, "terminal_reason": "aborted_tools"}
 
 
 def decision(answer: Json) -> str:

@@ -12,18 +12,15 @@ from drivers.claude.codec import ClaudeCodec
 from drivers.claude.control_messages import HOOKS
 from drivers.claude.tools import Toolset
 from drivers.contract.agent import Prompt
-from drivers.contract.driver_info import ToolGrant
 from drivers.contract.errors import ResumeFailed
 from drivers.contract.events import (
     AgentToken,
     ContextUse,
-    DeniedResult,
     Error,
     Hook,
     MessageEnd,
     NativeSession,
     OutputEvent,
-    RateLimit,
     SessionEnd,
     ToolCall,
     ToolResult,
@@ -33,7 +30,6 @@ from drivers.contract.messages import Content, ImageBlock, TextBlock
 from tests.drivers.claude.cli import Cli, control, decision
 
 INIT = {"type": "system", "subtype": "init", "session_id": "s-1", "model": "m"}
-ABORTED = {"type": "result", "subtype": "error_during_execution", "is_error": True, "terminal_reason": "aborted_streaming"}
 
 
 def ready(**how: Any) -> ClaudeCodec:
@@ -101,20 +97,6 @@ def test_each_message_of_a_session_has_its_usage_and_the_result_the_rest() -> No
     ]
 
 
-def test_an_error_names_the_time_at_which_the_limit_resets() -> None:
-    codec = ready()
-    codec.prompt(Prompt("hi"))
-    info = {"status": "rejected", "rateLimitType": "five_hour", "resetsAt": 4102444800, "utilization": 1}
-    limit = RateLimit(status="rejected", limit="five_hour", utilization=1, resets_at=4102444800)
-    assert feed(codec, {"type": "rate_limit_event", "rate_limit_info": info}) == [limit]
-    failed = {"type": "result", "is_error": True, "api_error_status": 429, "result": "Limit reached"}
-    [_, error, _] = [event for line in (INIT, failed) for event in feed(codec, line)]
-    assert error == Error(message="claude: Limit reached (the limit resets at 2100-01-01 00:00:00 UTC)", resets_at=4102444800)
-    codec.prompt(Prompt("hi"))
-    [error, _] = [event for line in (INIT, {**failed, "api_error_status": 500}) for event in feed(codec, line)]
-    assert error == Error(message="claude: Limit reached")
-
-
 def test_a_task_writes_nothing() -> None:
     codec = ClaudeCodec(once=True)
     assert (codec.phase, written(codec)) == ("running", [])
@@ -170,28 +152,6 @@ def test_the_native_session_is_reported_once_and_when_it_changes() -> None:
     assert feed(codec, INIT | {"session_id": "s-2"}) == [NativeSession(native_id="s-2", model="m")]
 
 
-def test_an_interrupt_is_a_request() -> None:
-    codec = ready()
-    codec.prompt(Prompt("x"))
-    feed(codec, INIT)
-    written(codec)
-    assert codec.interrupt() is True
-    request = {"type": "control_request", "request_id": "interrupt-1", "request": {"subtype": "interrupt"}}
-    assert written(codec) == [request]
-    assert feed(codec, ABORTED) == [SessionEnd(exit_code=130, stop_reason="cancelled")]
-    assert codec.phase == "ready"
-
-
-def test_an_interrupt_before_the_turn_has_begun_is_sent_when_it_has() -> None:
-    codec = ready()
-    codec.prompt(Prompt("x"))
-    written(codec)
-    assert codec.interrupt() is True
-    assert written(codec) == []
-    feed(codec, INIT)
-    assert [line["request"] for line in written(codec)] == [{"subtype": "interrupt"}]
-
-
 RESULT = {"type": "result", "subtype": "success", "result": "x", "usage": {}}
 
 
@@ -243,30 +203,8 @@ def test_an_interrupt_is_not_sent_with_an_unread_steered_message() -> None:
     assert not ClaudeCodec(once=True).steer(Prompt("x"))
 
 
-def test_the_next_turn_is_not_interrupted() -> None:
-    codec = ready()
-    codec.prompt(Prompt("x"))
-    codec.interrupt()
-    feed(codec, INIT)
-    feed(codec, ABORTED)
-    codec.prompt(Prompt("y"))
-    written(codec)
-    feed(codec, INIT)
-    assert written(codec) == []
-    # Such a result without an interrupt request is a failure.
-    assert [event.kind for event in feed(codec, ABORTED)] == ["error", "session_end"]
-
-
 def test_a_task_has_no_interrupt() -> None:
     assert ClaudeCodec(once=True).interrupt() is False
-
-
-def test_a_turn_that_ended_before_the_interrupt_is_not_cancelled() -> None:
-    codec = ready()
-    codec.prompt(Prompt("x"))
-    feed(codec, INIT)
-    codec.interrupt()
-    assert feed(codec, {"type": "result", "is_error": False}) == [SessionEnd(exit_code=0)]
 
 
 def test_an_unknown_session_is_a_failed_resume() -> None:
@@ -285,50 +223,6 @@ def test_another_start_error_is_reported_and_is_no_failed_resume() -> None:
     assert feed(codec, {"type": "result", "is_error": True, "errors": ["No disk", "left"]}) == [Error(message="No disk left")]
     assert codec.start_error is None
     assert codec.exited(1, []) == []
-
-
-def test_output_between_turns_belongs_to_no_turn() -> None:
-    codec = ready()
-    text = {"type": "stream_event", "event": {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "a"}}}
-    hook = {"type": "system", "subtype": "hook_started", "hook_event": "PreToolUse", "hook_id": "h", "hook_name": "n"}
-    assert feed(codec, text) == feed(codec, hook) == feed(codec, {"type": "result", "is_error": False}) == []
-    codec.prompt(Prompt("x"))
-    assert [event.kind for event in feed(codec, text) + feed(codec, hook)] == ["agent_token", "hook"]
-
-
-@pytest.mark.parametrize("subtype", ["hook_callback", "can_use_tool"])
-@pytest.mark.parametrize("between", [True, False], ids=["between two turns", "before the turn of the prompt"])
-def test_a_call_of_a_turn_of_the_clis_own_is_denied_also_if_its_tool_is_trusted(subtype: str, between: bool) -> None:
-    codec = ready(tools=Toolset([ToolGrant("Bash", trust=True)]))
-    if not between:
-        codec.prompt(Prompt("first"))
-        feed(codec, INIT)
-        feed(codec, {"type": "result", "is_error": False})
-        codec.prompt(Prompt("second"))
-    codec.outbox.clear()
-    given = {"command": "touch unseen"}
-    call = {"tool_use_id": "t1", "tool_name": "Bash", "tool_input": given}
-    request = {"subtype": subtype, **({"input": call} if subtype == "hook_callback" else {**call, "input": given})}
-    events = feed(codec, {"type": "control_request", "request_id": "r1", "request": request})
-    started, denied, ended = events
-    assert isinstance(started, ToolCall) and isinstance(denied, DeniedResult) and isinstance(ended, ToolCall)
-    assert (started.name, started.input, ended.status) == ("Bash", given, "failed")
-    (answer,) = written(codec)
-    decision = answer["response"]["response"]
-    assert decision.get("behavior") == "deny" or decision["hookSpecificOutput"]["permissionDecision"] == "deny"
-    assert "no run is active" in json.dumps(decision)
-    # The CLI asks about it in another way: the same answer, and no second event.
-    assert feed(codec, {"type": "control_request", "request_id": "r2", "request": request}) == []
-    assert len(written(codec)) == 1
-
-
-def test_the_result_of_a_background_task_does_not_end_the_turn() -> None:
-    codec = ready()
-    codec.prompt(Prompt("x"))
-    feed(codec, INIT)
-    assert feed(codec, {"type": "result", "is_error": False, "origin": {"kind": "task-notification"}}) == []
-    assert codec.phase == "running"
-    assert feed(codec, {"type": "result", "is_error": False}) == [SessionEnd(exit_code=0)]
 
 
 @pytest.mark.parametrize(("outcome", "status"), [("success", "completed"), ("error", "failed"), ("cancelled", "cancelled")])
