@@ -288,6 +288,17 @@ def connect(
     return client, connection
 
 
+@asynccontextmanager
+async def connected(gateway: Gateway, agent: str = "script", **capabilities: Any) -> AsyncIterator[Client]:
+    """A client over a connection in this process, after `initialize`."""
+    client, connection = connect(gateway, agent)
+    await client.initialize(**capabilities)
+    try:
+        yield client
+    finally:
+        await connection.close()
+
+
 # -- transports -------------------------------------------------------------------------------------------------------
 
 

@@ -11,6 +11,8 @@ import httpx
 import psutil
 
 from gateway.app import Gateway
+from gateway.security.authentication import ADMINISTRATOR
+from gateway.sessions.session import Session
 from tests.support.aap_client import ROOT, AapClient
 from tests.support.aap_client import session_body as session_body
 from tests.support.aap_client import user_message as user_message
@@ -45,6 +47,11 @@ async def get_history(client: httpx.AsyncClient, session: str) -> list[dict[str,
 async def wait_until_idle(client: httpx.AsyncClient, session: str) -> dict[str, Any]:
     """Wait until no run is active and return the session."""
     return await AapClient(client, ROOT).wait_until_idle(session)
+
+
+async def session_of(gateway: Gateway, session_id: str) -> Session:
+    """Return the object of a session."""
+    return await gateway.sessions.get(ADMINISTRATOR, session_id)
 
 
 async def expect_error(awaited: Awaitable[httpx.Response], status: int) -> str:

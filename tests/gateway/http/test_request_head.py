@@ -42,16 +42,16 @@ async def send_until_closed(writer: asyncio.StreamWriter, size: int) -> int:
     return sent
 
 
-@pytest.mark.parametrize("start", [b"GET /", HEAD + b"X: "], ids=["request line", "header"])
-async def test_an_endless_head_is_refused(daemon: Daemon, start: bytes) -> None:
+async def test_an_endless_head_is_refused(daemon: Daemon) -> None:
     await daemon.start()
-    reader, writer = await connect(daemon.url)
-    writer.write(start)
-    sending = asyncio.create_task(send_until_closed(writer, 100 * READ))
-    assert b" 431 " in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
-    assert str(MAX_HEAD_BYTES) in json.loads(await reader.read())["error"]
-    writer.transport.abort()
-    assert await asyncio.wait_for(sending, 60) < 100 * READ
+    for start in (b"GET /", HEAD + b"X: "):
+        reader, writer = await connect(daemon.url)
+        writer.write(start)
+        sending = asyncio.create_task(send_until_closed(writer, 100 * READ))
+        assert b" 431 " in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
+        assert str(MAX_HEAD_BYTES) in json.loads(await reader.read())["error"]
+        writer.transport.abort()
+        assert await asyncio.wait_for(sending, 60) < 100 * READ
     async with daemon.client() as client:
         assert (await client.get("/sessions", headers={"X": "x" * (MAX_HEAD_BYTES - 1000)})).status_code == 200
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.acp_client import RpcFailed, connect
+from tests.support.acp_client import RpcFailed, connected
 from tests.support.daemon import RunningGateway, gateway_config, run_gateway
 from tests.support.requests import execute, user_message
 
@@ -47,14 +47,10 @@ async def test_the_response_of_a_model_api(crashing: RunningGateway) -> None:
 
 
 async def test_a_prompt_of_acp(crashing: RunningGateway) -> None:
-    client, connection = connect(crashing.gateway)
-    try:
-        await client.initialize()
+    async with connected(crashing.gateway) as client:
         session = await client.new()
         with pytest.raises(RpcFailed) as failed:
             await client.prompt(session, "go")
-    finally:
-        await connection.close()
     # An error of JSON-RPC has one line.
     assert END.replace("\n", " ") in str(failed.value)
 

@@ -36,7 +36,7 @@ async def test_compressed_bodies_are_decoded(portico: RunningGateway) -> None:
     headers = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
     answer = await portico.client.post("/v1/chat/completions", content=parts(), headers=headers)
     assert answer.status_code == 200
-    # A byte order mark of utf 8 is left out.
+    # A byte order mark of UTF-8 is left out.
     body = json.dumps(CHAT).encode("utf-8-sig")
     answer = await portico.client.post("/v1/chat/completions", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 200

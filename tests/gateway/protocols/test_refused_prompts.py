@@ -40,7 +40,6 @@ async def history(portico: RunningGateway, session: str) -> list[dict[str, Any]]
 
 
 async def test_a_refused_prompt_over_aap(portico: RunningGateway) -> None:
-    # Aap.
     for prompt, reason in REFUSALS.items():
         body = {"agent": {"name": "claude"}, "messages": [message("before")]}
         session = (await portico.client.put("/session", json=body)).json()["sessionId"]
@@ -58,7 +57,7 @@ async def test_a_refused_prompt_over_aap(portico: RunningGateway) -> None:
             prompt,
             reason,
         )
-    # Aap as a stream.
+    # AAP as a stream.
     for prompt, reason in REFUSALS.items():
         body = {"agent": {"name": "claude"}, "messages": [message(prompt)], "stream": "delta"}
         text = (await portico.client.put("/session", json=body)).text

@@ -13,7 +13,15 @@ import pytest
 from tests.conftest import write_config
 from tests.support.daemon import Daemon, RunningGateway, gateway_config
 from tests.support.named_keys import add_key
-from tests.support.requests import create_session, expect_error, get_history, session_body, user_message, wait_until_idle
+from tests.support.requests import (
+    create_session,
+    expect_error,
+    get_history,
+    session_body,
+    session_of,
+    user_message,
+    wait_until_idle,
+)
 from tests.support.sse import parse_events
 from tests.support.stores import content as stored_content
 from tests.support.waiting import wait_until
@@ -121,7 +129,8 @@ async def test_refused_request_can_be_repeated_under_its_key(portico: RunningGat
     name = write_scenario([{"text": "x"}], [{"hang": True}], [{"text": "y"}])
     session = (await create_session(portico.client, options={"scenario": name}))["sessionId"]
     turn = asyncio.create_task(portico.client.post(f"/session/{session}", json=TURN))
-    await wait_until(lambda: portico.gateway.sessions._known[session].busy)
+    found = await session_of(portico.gateway, session)
+    await wait_until(lambda: found.busy)
     await expect_error(portico.client.post(f"/session/{session}", json=TURN, headers=KEYED), 409)
     await portico.client.post(f"/session/{session}/cancel")
     await turn

@@ -9,11 +9,10 @@ from typing import Any
 
 import httpx
 
+from tests.gateway.protocols.aap.test_when_busy import Busy, post
 from tests.gateway.protocols.aap.test_when_busy import busy as busy
-from tests.gateway.protocols.aap.test_when_busy import post
-from tests.gateway.protocols.aap.test_when_busy import release as release
 from tests.support.daemon import Daemon, RunningGateway
-from tests.support.requests import create_session, expect_error, get_history, get_session, send_turn, user_message
+from tests.support.requests import create_session, expect_error, get_history, get_session, send_turn, session_of, user_message
 from tests.support.waiting import wait_until
 
 WriteScenario = Callable[..., str]
@@ -54,8 +53,8 @@ async def answered(client: httpx.AsyncClient, session: str, *expected: str) -> N
     await wait_until(found)
 
 
-async def test_queued_message_outlives_its_client(portico: RunningGateway, busy: Any, release: Callable[[], None]) -> None:
-    session, turn = busy
+async def test_queued_message_outlives_its_client(portico: RunningGateway, busy: Busy) -> None:
+    session, turn, release = busy
     gone = post(portico.client, session, "gone", when_busy="queue")
     await until_queued(portico.client, session, "gone")
     gone.cancel()
@@ -67,10 +66,8 @@ async def test_queued_message_outlives_its_client(portico: RunningGateway, busy:
     assert await texts(portico.client, session) == []
 
 
-async def test_queued_messages_are_edited_moved_and_removed(
-    portico: RunningGateway, busy: Any, release: Callable[[], None]
-) -> None:
-    session, turn = busy
+async def test_queued_messages_are_edited_moved_and_removed(portico: RunningGateway, busy: Busy) -> None:
+    session, turn, release = busy
     client, path = portico.client, f"/session/{session}/queue"
     removed = post(client, session, "removed", when_busy="queue")
     await until_queued(client, session, "removed")
@@ -91,10 +88,8 @@ async def test_queued_messages_are_edited_moved_and_removed(
     await answered(client, session, "b", "in other words")
 
 
-async def test_invalid_changes_of_the_queue_change_nothing(
-    portico: RunningGateway, busy: Any, release: Callable[[], None]
-) -> None:
-    session, turn = busy
+async def test_invalid_changes_of_the_queue_change_nothing(portico: RunningGateway, busy: Busy) -> None:
+    session, turn, release = busy
     client, path = portico.client, f"/session/{session}/queue"
     first, second = [await add(client, session, text) for text in ("a", "b")]
     unknown = "msg_unknown"
@@ -126,8 +121,8 @@ async def test_invalid_changes_of_the_queue_change_nothing(
     assert first in await expect_error(client.delete(f"{path}/{first}"), 404)
 
 
-async def test_cancel_stops_the_queue_until_a_client_goes_on(portico: RunningGateway, busy: Any) -> None:
-    session, turn = busy
+async def test_cancel_stops_the_queue_until_a_client_goes_on(portico: RunningGateway, busy: Busy) -> None:
+    session, turn, _ = busy
     client = portico.client
     kept = post(client, session, "kept", when_busy="queue")
     await until_queued(client, session, "kept")
@@ -150,8 +145,8 @@ async def test_cancel_stops_the_queue_until_a_client_goes_on(portico: RunningGat
     assert "queueStopped" not in (await get_session(client, session))
 
 
-async def test_message_to_a_stopped_queue_lets_it_go_on(portico: RunningGateway, busy: Any) -> None:
-    session, turn = busy
+async def test_message_to_a_stopped_queue_lets_it_go_on(portico: RunningGateway, busy: Busy) -> None:
+    session, turn, _ = busy
     await add(portico.client, session, "first")
     await portico.client.post(f"/session/{session}/cancel")
     await turn
@@ -160,14 +155,12 @@ async def test_message_to_a_stopped_queue_lets_it_go_on(portico: RunningGateway,
     await answered(portico.client, session, "first", "second")
 
 
-async def test_queued_messages_keep_the_settings_that_change_meanwhile(
-    portico: RunningGateway, busy: Any, release: Callable[[], None]
-) -> None:
+async def test_queued_messages_keep_the_settings_that_change_meanwhile(portico: RunningGateway, busy: Busy) -> None:
     """Each message changes only the settings that its request has named."""
-    session, turn = busy
+    session, turn, release = busy
     await add(portico.client, session, "a", agent={"options": {"pace": "fast"}})
     await add(portico.client, session, "b", agent={"tools": [{"name": "shell", "trust": True}]})
-    found = portico.gateway.sessions._known[session]
+    found = await session_of(portico.gateway, session)
     release()
     await turn
     await answered(portico.client, session, "a", "b")
@@ -175,10 +168,8 @@ async def test_queued_messages_keep_the_settings_that_change_meanwhile(
     assert [(grant.name, grant.trust) for grant in found.config.tools or ()] == [("shell", True)]
 
 
-async def test_repeated_request_waits_for_the_message_of_the_first_one(
-    portico: RunningGateway, busy: Any, release: Callable[[], None]
-) -> None:
-    session, turn = busy
+async def test_repeated_request_waits_for_the_message_of_the_first_one(portico: RunningGateway, busy: Busy) -> None:
+    session, turn, release = busy
     body = {"messages": [user_message("once")], "when_busy": "queue"}
 
     def send(**fields: Any) -> asyncio.Task[httpx.Response]:
@@ -198,10 +189,8 @@ async def test_repeated_request_waits_for_the_message_of_the_first_one(
     assert [one["content"] for one in await get_history(portico.client, session)].count("once") == 1
 
 
-async def test_repeated_request_to_queue_a_message_adds_one(
-    portico: RunningGateway, busy: Any, release: Callable[[], None]
-) -> None:
-    session, turn = busy
+async def test_repeated_request_to_queue_a_message_adds_one(portico: RunningGateway, busy: Busy) -> None:
+    session, turn, release = busy
     body, headers = {"messages": [user_message("once")]}, {"Idempotency-Key": "k"}
     path = f"/session/{session}/queue"
     answers = [await portico.client.post(path, json=body, headers=headers) for _ in range(2)]
@@ -214,8 +203,8 @@ async def test_repeated_request_to_queue_a_message_adds_one(
     assert await texts(portico.client, session) == []
 
 
-async def test_deletion_of_a_session_answers_the_clients_of_its_queue(portico: RunningGateway, busy: Any) -> None:
-    session, _ = busy
+async def test_deletion_of_a_session_answers_the_clients_of_its_queue(portico: RunningGateway, busy: Busy) -> None:
+    session, _, _ = busy
     waiting = post(portico.client, session, "a", when_busy="queue")
     await until_queued(portico.client, session, "a")
     assert (await portico.client.delete(f"/session/{session}")).status_code == 204

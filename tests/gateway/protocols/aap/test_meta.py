@@ -1,4 +1,4 @@
-"""`GET /meta`: the protocol's AgentInfo of each agent."""
+"""`GET /meta`: what it says of each agent. Its shape is in tests/documents."""
 
 from __future__ import annotations
 
@@ -14,57 +14,12 @@ from gateway.security.authentication import ADMINISTRATOR
 from tests.support.daemon import RunningGateway, gateway_config, run_gateway
 from tests.support.requests import expect_error, session_body
 
-EMPTY = {"type": "object", "maxProperties": 0}
-TEXT = {"type": "string"}
-
-
-def _object(required: dict[str, Any], **optional: Any) -> dict[str, Any]:
-    properties = {**required, **optional}
-    return {"type": "object", "properties": properties, "required": [*required], "additionalProperties": False}
-
-
-TOOL = _object({"name": TEXT, "description": TEXT, "inputSchema": {"type": "object"}}, title=TEXT)
-NAMED = {"name": TEXT, "default": TEXT}
-OPTION = {
-    "oneOf": [
-        _object({"type": {"enum": ["text", "secret"]}, **NAMED}, title=TEXT, description=TEXT),
-        _object(
-            {"type": {"const": "select"}, "options": {"type": "array", "items": TEXT, "minItems": 1}, **NAMED},
-            title=TEXT,
-            description=TEXT,
-        ),
-    ]
-}
-CAPABILITIES = _object(
-    {},
-    history=_object({}, compacted=EMPTY, full=EMPTY),
-    stream=_object({}, delta=EMPTY, message=EMPTY, none=EMPTY),
-    application=_object({}, tools=EMPTY),
-    image=_object({}, http=EMPTY, data=EMPTY),
-    # An extension of the gateway. Clients ignore capabilities that they do not know.
-    **{"x-portico": _object({"cancel": EMPTY, "events": EMPTY, "queue": EMPTY}, steer=EMPTY)},
-)
-AGENT = _object(
-    {"name": TEXT, "version": {"type": "string", "pattern": r"^\d+\.\d+\.\d+([-+][0-9A-Za-z.-]+)?$"}},
-    title=TEXT,
-    description=TEXT,
-    tools={"type": "array", "items": TOOL},
-    options={"type": "array", "items": OPTION},
-    capabilities=CAPABILITIES,
-)
-META = _object({"version": {"const": 1}, "agents": {"type": "array", "items": AGENT}})
-
 
 async def _agents(portico: RunningGateway) -> dict[str, dict[str, Any]]:
-    body = (await portico.client.get("/meta")).json()
-    jsonschema.validate(body, META)
-    return {agent["name"]: agent for agent in body["agents"]}
+    return {agent["name"]: agent for agent in (await portico.client.get("/meta")).json()["agents"]}
 
 
 async def test_meta_lists_agents_capabilities_and_options(portico: RunningGateway) -> None:
-    # Meta has the shape of the protocol.
-    assert {"echo", "script"} <= set(await _agents(portico))
-    # Meta lists the capabilities of an agent.
     agents = await _agents(portico)
     assert agents["script"]["capabilities"] == {
         "history": {"compacted": {}, "full": {}},

@@ -44,7 +44,7 @@ async def test_choice_of_the_cli_gets_to_the_cli(aap: AapClient, write_scenario:
         assert str(answer["messages"][-1]["content"]).endswith(choice), (choices, choice)
         result = answer["messages"][0]["content"]
         assert result == ("done" if granted else "Tool call denied"), (choices, choice)
-    # Choices of the cli may be all there are.
+    # Choices of the CLI may be all there are.
     session = await start(aap, write_scenario, asks(OWN), {"text": "end"})
     text = await expect_error(aap.post(session, {"messages": [permission("git", "allow_always")]}), 400)
     assert "it has 'rule:0', 'later'" in text

@@ -22,7 +22,6 @@ GRANTS = [{"name": "lookup", "trust": True}, {"name": "write_note"}]
 WEATHER = {"role": "tool", "toolCallId": "weather", "content": "rain"}
 CLOCK = {"role": "tool", "toolCallId": "clock", "content": [{"type": "text", "text": "noon"}]}
 YES = {"role": "tool_permission", "toolCallId": "note", "granted": True}
-NO = {"role": "tool_permission", "toolCallId": "note", "granted": False, "reason": "not today"}
 CALLS = [
     {"type": "text", "text": "I ask around."},
     {"type": "tool_use", "toolCallId": "weather", "name": "get_weather", "input": {"location": "Tokyo"}},
@@ -63,18 +62,6 @@ async def test_turn_continues_after_results_and_permission(aap: AapClient, pendi
     assert file.read_text() == "Tokyo"
     assert await aap.get_history(session) == [user_message(), *pending["messages"], CLOCK, WEATHER, result, end]
     assert (await aap.get_session(session))["state"] == "idle"
-
-
-async def test_denial_is_sent_to_the_agent_and_stored(aap: AapClient, pending: dict[str, Any], tmp_path: Path) -> None:
-    session = pending["sessionId"]
-    answer = await aap.send_turn(session, WEATHER, CLOCK, NO)
-    denied = {"role": "tool", "toolCallId": "note", "content": "Tool call denied: not today"}
-    assert answer["messages"][0] == denied
-    assert "Tool call denied: not today" in answer["messages"][1]["content"]
-    assert not (tmp_path / "scenes" / "notes").exists()
-    stored = await aap.get_history(session)
-    assert denied in stored
-    assert all(message["role"] != "tool_permission" for message in stored)
 
 
 async def test_stream_contains_calls_and_results(aap: AapClient, tmp_path: Path) -> None:
@@ -164,33 +151,11 @@ async def test_twenty_parallel_calls_with_an_image_and_five_megabytes(aap: AapCl
     assert kept == {answer["toolCallId"]: answer["content"] for answer in answers}
 
 
-async def test_trusted_and_granted_calls(aap: AapClient, write_scenario: WriteScenario) -> None:
-    # Trusted tools run inline.
-    call = {"tool_call": {"id": "l", "name": "lookup", "input": {"query": "{prompt}"}, "result": "3 hits"}}
-    name = write_scenario([call, {"text": "found"}])
-    answer = await aap.create_session(options={"scenario": name}, grants=[{"name": "lookup", "trust": True}])
-    assert answer["stopReason"] == "end_turn"
-    assert answer["messages"] == [
-        {
-            "role": "assistant",
-            "content": [{"type": "tool_use", "toolCallId": "l", "name": "lookup", "input": {"query": "hello"}}],
-        },
-        {"role": "tool", "toolCallId": "l", "content": "3 hits"},
-        {"role": "assistant", "content": "found"},
-    ]
-    # Text before a granted result stays before it.
+async def test_text_before_a_granted_result_stays_before_it(aap: AapClient, write_scenario: WriteScenario) -> None:
     first, second = ({"tool_call": {"id": i, "name": "shell", "result": i}} for i in ("a", "b"))
     name = write_scenario([first, {"text": "between"}, second, {"text": "after"}])
     session = (await aap.create_session(options={"scenario": name}, grants=[{"name": "shell"}]))["sessionId"]
-    allowed = await aap.send_turn(session, YES | {"toolCallId": "a"})
-    assert [message["role"] for message in allowed["messages"]] == ["tool", "assistant"]
-    last = await aap.send_turn(session, YES | {"toolCallId": "b"})
-    assert [message["role"] for message in last["messages"]] == ["tool", "assistant"]
-    assert [m["role"] for m in await aap.get_history(session)] == [
-        "user",
-        "assistant",
-        "tool",
-        "assistant",
-        "tool",
-        "assistant",
-    ]
+    for call in ("a", "b"):
+        answer = await aap.send_turn(session, YES | {"toolCallId": call})
+        assert [message["role"] for message in answer["messages"]] == ["tool", "assistant"]
+    assert [m["role"] for m in await aap.get_history(session)] == ["user", *["assistant", "tool"] * 2, "assistant"]

@@ -7,7 +7,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
@@ -18,7 +18,15 @@ from gateway.runs import run as run_module
 from gateway.sessions import message_queue
 from tests.support.daemon import Daemon, RunningGateway
 from tests.support.event_streams import follow_events, read_until, replay_events
-from tests.support.requests import agent_processes, create_session, expect_error, get_history, user_message, wait_until_idle
+from tests.support.requests import (
+    agent_processes,
+    create_session,
+    expect_error,
+    get_history,
+    session_of,
+    user_message,
+    wait_until_idle,
+)
 from tests.support.sse import NumberedEvent, parse_events
 from tests.support.stores import content as stored_content
 from tests.support.waiting import wait_until
@@ -41,28 +49,25 @@ async def read_until_message(events: AsyncIterator[NumberedEvent], text: str) ->
     return found
 
 
+class Busy(NamedTuple):
+    """A session that runs its second turn, the request of that turn, and a function that lets the turn go on."""
+
+    session: str
+    turn: asyncio.Task[httpx.Response]
+    release: Callable[[], None]
+
+
 @pytest.fixture
-async def busy(
-    portico: RunningGateway, write_scenario: WriteScenario, tmp_path: Path
-) -> tuple[str, asyncio.Task[httpx.Response]]:
-    """A session that runs its second turn, and the request of that turn."""
+async def busy(portico: RunningGateway, write_scenario: WriteScenario, tmp_path: Path) -> Busy:
     name = write_scenario({"when": "^work$", "steps": LONG}, [{"text": "[{prompt}]"}])
     session = (await create_session(portico.client, options={"scenario": name}))["sessionId"]
     turn = post(portico.client, session, "work", "delta")
     await wait_until((tmp_path / "scenes" / "began").exists)
-    return session, turn
+    return Busy(session, turn, (tmp_path / "scenes" / "go").touch)
 
 
-@pytest.fixture
-def release(tmp_path: Path) -> Callable[[], None]:
-    """A function that lets the turn of `busy` go on."""
-    return (tmp_path / "scenes" / "go").touch
-
-
-async def test_message_during_a_run_is_refused_by_default(
-    portico: RunningGateway, busy: Any, release: Callable[[], None]
-) -> None:
-    session, turn = busy
+async def test_message_during_a_run_is_refused_by_default(portico: RunningGateway, busy: Busy) -> None:
+    session, turn, release = busy
     await expect_error(post(portico.client, session, "too soon"), 409)
     await expect_error(post(portico.client, session, "too soon", when_busy="refuse"), 409)
     await expect_error(post(portico.client, session, "too soon", when_busy="perhaps"), 400)
@@ -71,10 +76,8 @@ async def test_message_during_a_run_is_refused_by_default(
     assert (await get_history(portico.client, session))[2]["content"] == "work"
 
 
-async def test_steered_message_is_sent_to_the_running_agent(
-    portico: RunningGateway, busy: Any, release: Callable[[], None]
-) -> None:
-    session, turn = busy
+async def test_steered_message_is_sent_to_the_running_agent(portico: RunningGateway, busy: Busy) -> None:
+    session, turn, release = busy
     async with follow_events(portico.client, session) as follower:
         steered = post(portico.client, session, "left!", "delta", when_busy="steer")
         seen = await asyncio.wait_for(read_until_message(follower, "left!"), 60)
@@ -93,14 +96,11 @@ async def test_steered_message_is_sent_to_the_running_agent(
     assert (await post(portico.client, session, "next")).json()["messages"][0]["content"] == "[next]"
 
 
-async def test_steered_json_response_contains_only_the_messages_after_it(
-    portico: RunningGateway, busy: Any, release: Callable[[], None]
-) -> None:
-    session, _ = busy
-    async with follow_events(portico.client, session) as follower:
-        answer = post(portico.client, session, "left!", when_busy="steer")
+async def test_steered_json_response_contains_only_the_messages_after_it(portico: RunningGateway, busy: Busy) -> None:
+    async with follow_events(portico.client, busy.session) as follower:
+        answer = post(portico.client, busy.session, "left!", when_busy="steer")
         await asyncio.wait_for(read_until_message(follower, "left!"), 60)
-    release()
+    busy.release()
     steered = (await answer).json()
     assert [message["content"] for message in steered["messages"]] == ["steered: left!"]
     assert steered["stopReason"] == "end_turn"
@@ -112,9 +112,9 @@ def small_input(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_steering_an_agent_that_does_not_read_its_input_is_refused(
-    small_input: None, portico: RunningGateway, busy: Any, release: Callable[[], None]
+    small_input: None, portico: RunningGateway, busy: Busy
 ) -> None:
-    session, turn = busy
+    session, turn, release = busy
     (process,) = agent_processes(os.getpid())
     process.suspend()
     async with follow_events(portico.client, session) as follower:
@@ -130,10 +130,10 @@ async def test_steering_an_agent_that_does_not_read_its_input_is_refused(
 
 
 async def test_steering_is_refused_while_long_messages_wait_for_the_end_of_the_agents_own(
-    portico: RunningGateway, busy: Any, release: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+    portico: RunningGateway, busy: Busy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_module, "MAX_STEERED", 100)
-    session, turn = busy
+    session, turn, release = busy
     async with follow_events(portico.client, session) as follower:
         first = post(portico.client, session, "x" * 101, "delta", when_busy="steer")
         await asyncio.wait_for(read_until_message(follower, "x" * 101), 60)
@@ -144,10 +144,8 @@ async def test_steering_is_refused_while_long_messages_wait_for_the_end_of_the_a
     assert (await turn).status_code == (await first).status_code == 200
 
 
-async def test_steered_message_with_an_idempotency_key_is_sent_once(
-    portico: RunningGateway, busy: Any, release: Callable[[], None]
-) -> None:
-    session, _ = busy
+async def test_steered_message_with_an_idempotency_key_is_sent_once(portico: RunningGateway, busy: Busy) -> None:
+    session, _, release = busy
     body = {"messages": [user_message("left!")], "when_busy": "steer", "stream": "delta"}
     send = lambda: portico.client.post(f"/session/{session}", json=body, headers={"Idempotency-Key": "k"})  # noqa: E731
     async with follow_events(portico.client, session) as follower:
@@ -159,8 +157,8 @@ async def test_steered_message_with_an_idempotency_key_is_sent_once(
     assert [m["content"] for m in await get_history(portico.client, session)].count("left!") == 1
 
 
-async def test_steer_and_queue_start_a_turn_when_idle(portico: RunningGateway, busy: Any, release: Callable[[], None]) -> None:
-    session, turn = busy
+async def test_steer_and_queue_start_a_turn_when_idle(portico: RunningGateway, busy: Busy) -> None:
+    session, turn, release = busy
     release()
     await turn
     for way in ("steer", "queue"):
@@ -168,18 +166,18 @@ async def test_steer_and_queue_start_a_turn_when_idle(portico: RunningGateway, b
 
 
 async def test_steering_is_refused_where_the_agent_does_not_support_it(
-    portico: RunningGateway, busy: Any, monkeypatch: pytest.MonkeyPatch
+    portico: RunningGateway, busy: Busy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session, _ = busy
-    found = portico.gateway.sessions._known[session]
+    session, _, _ = busy
+    found = await session_of(portico.gateway, session)
     monkeypatch.setattr(found.agent, "info", replace(found.agent.info, capabilities=Capabilities()))
     assert "queue" in await expect_error(post(portico.client, session, "x", when_busy="steer"), 400)
     agents = (await portico.client.get("/meta")).json()["agents"]
     assert {agent["name"]: set(agent["capabilities"]["x-portico"]) for agent in agents}["echo"] == {"cancel", "events", "queue"}
 
 
-async def test_steered_message_with_settings_is_refused(portico: RunningGateway, busy: Any) -> None:
-    session, _ = busy
+async def test_steered_message_with_settings_is_refused(portico: RunningGateway, busy: Busy) -> None:
+    session, _, _ = busy
     agent = {"options": {"pace": "fast"}}
     assert "settings" in await expect_error(post(portico.client, session, "x", when_busy="steer", agent=agent), 400)
     assert "blank" in await expect_error(post(portico.client, session, " ", when_busy="steer"), 400)
@@ -191,15 +189,15 @@ async def test_queued_message_of_a_turn_that_ends_with_its_client_leaves_the_que
     name = write_scenario({"when": "^work$", "steps": [{"text": "begin "}, {"delay": 600}]}, [{"text": "[{prompt}]"}])
     session = (await create_session(portico.client, options={"scenario": name}))["sessionId"]
     turn = post(portico.client, session, "work")
-    await wait_until(lambda: portico.gateway.sessions._known[session].busy)
-    queue = portico.gateway.sessions._known[session].queue
+    found = await session_of(portico.gateway, session)
+    await wait_until(lambda: found.busy)
     gone, kept = (
         post(portico.client, session, "gone", when_busy="queue", on_disconnect="cancel"),
         post(portico.client, session, "kept", when_busy="queue"),
     )
-    await wait_until(lambda: len(queue) == 2)
+    await wait_until(lambda: len(found.queue) == 2)
     gone.cancel()
-    await wait_until(lambda: len(queue) == 1)
+    await wait_until(lambda: len(found.queue) == 1)
     assert (await portico.client.post(f"/session/{session}/cancel")).json()["cancelled"]
     await turn
     assert (await portico.client.post(f"/session/{session}/queue/continue")).status_code == 200
@@ -208,12 +206,13 @@ async def test_queued_message_of_a_turn_that_ends_with_its_client_leaves_the_que
 
 
 async def test_message_over_the_queue_limit_is_refused(
-    portico: RunningGateway, busy: Any, release: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+    portico: RunningGateway, busy: Busy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session, turn = busy
+    session, turn, release = busy
     monkeypatch.setattr(message_queue, "MAX_QUEUED", 1)
     kept = post(portico.client, session, "kept", when_busy="queue")
-    await wait_until(lambda: not portico.gateway.sessions._known[session].queue.empty)
+    found = await session_of(portico.gateway, session)
+    await wait_until(lambda: not found.queue.empty)
     answer = await post(portico.client, session, "too many", when_busy="queue")
     assert (answer.status_code, "retry-after" in answer.headers) == (429, True)
     release()

@@ -13,7 +13,7 @@ from drivers.contract.events import SessionEnd
 from gateway.security.authentication import ADMINISTRATOR
 from tests.gateway.cli.test_acp import small_agent
 from tests.gateway.protocols.acp.conftest import ConnectClient, Scripted, WriteScenario, scripted_session
-from tests.support.acp_client import Client, connect, prompt
+from tests.support.acp_client import Client, connect, connected, prompt
 from tests.support.daemon import RunningGateway, gateway_config, run_gateway
 
 FILES = {"fs": {"readTextFile": True, "writeTextFile": True}}
@@ -198,12 +198,10 @@ async def test_terminals_are_released(scripted: Scripted) -> None:
 async def test_run_continues_when_the_client_disconnects_during_a_service_request(
     portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
-    client, connection = connect(portico.gateway)
-    await client.initialize(**ALL_SERVICES)
-    session = await scripted_session(client, portico.gateway, write_scenario(calls({"read_file": "a.txt"})))
-    await client.begin("session/prompt", prompt(session, "go"))
-    await client.next_service_request("fs/read_text_file")
-    await connection.close()
+    async with connected(portico.gateway, **ALL_SERVICES) as client:
+        session = await scripted_session(client, portico.gateway, write_scenario(calls({"read_file": "a.txt"})))
+        await client.begin("session/prompt", prompt(session, "go"))
+        await client.next_service_request("fs/read_text_file")
     other, connection = connect(portico.gateway)
     await other.initialize()
     await other.request("session/load", {"sessionId": session, "cwd": ".", "mcpServers": []})
@@ -235,10 +233,8 @@ async def small(tmp_path: Path) -> AsyncIterator[RunningGateway]:
 
 @pytest.fixture
 async def editor(small: RunningGateway) -> AsyncIterator[Client]:
-    client, connection = connect(small.gateway, "small")
-    await client.initialize(**ALL_SERVICES)
-    yield client
-    await connection.close()
+    async with connected(small.gateway, "small", **ALL_SERVICES) as client:
+        yield client
 
 
 async def test_edit_of_an_acp_agent_is_written_by_the_client(editor: Client, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from gateway.config import parse
 from gateway.errors import BadRequest
 from tests.gateway.cli.test_acp import small_agent
 from tests.gateway.protocols.acp.conftest import ConnectClient, WriteScenario
-from tests.support.acp_client import Client, RpcFailed, connect
+from tests.support.acp_client import Client, RpcFailed, connect, connected
 from tests.support.daemon import RunningGateway, gateway_config, run_gateway
 from tests.support.requests import send_turn
 
@@ -146,21 +146,16 @@ async def test_directories_are_kept_over_a_restart_and_used_over_aap(
 ) -> None:
     one, two = make("one", "two")
     config = gateway_config(tmp_path)
-    async with run_gateway(config) as portico:
-        client, connection = connect(portico.gateway)
-        await client.initialize()
+    async with run_gateway(config) as portico, connected(portico.gateway) as client:
         session = await new(client, portico, write_scenario, one, two)
-        await connection.close()
     async with run_gateway(config) as portico:
         answer = await send_turn(portico.client, session, "which?")
         assert answer["messages"][-1]["content"] == f"<{one}\n{two}>"
         # A change of other settings keeps them.
         settings = {"agent": {"options": {"pace": "fast"}}, "messages": [{"role": "user", "content": "and now?"}]}
         answer = (await portico.client.post(f"/session/{session}", json=settings)).json()
-        client, connection = connect(portico.gateway)
-        await client.initialize()
-        assert await listed(client, session) == [one, two]
-        await connection.close()
+        async with connected(portico.gateway) as client:
+            assert await listed(client, session) == [one, two]
 
 
 async def test_deleted_directory_is_named_in_the_error(

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.gateway.protocols.acp.requirements import load
-from tests.support.acp_client import Client, config, connect, prompt
+from tests.support.acp_client import Client, config, connected, prompt
 from tests.support.daemon import run_gateway
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -56,11 +56,8 @@ CONVERSATIONS: dict[str, Conversation] = {"work": work, "refusal": refusal, "set
 
 async def messages(conversation: Conversation, folder: Path) -> list[str]:
     """The messages that the client receives, with placeholders for values that differ between runs."""
-    async with run_gateway(config(folder)) as running:
-        client, connection = connect(running.gateway)
-        await client.initialize()
+    async with run_gateway(config(folder)) as running, connected(running.gateway) as client:
         await conversation(client)
-        await connection.close()
     return [_normalized(message, folder) for message in client.received]
 
 

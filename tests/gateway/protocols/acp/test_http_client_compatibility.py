@@ -168,7 +168,7 @@ async def test_session_stream_may_be_opened_before_the_session(connect: Any) -> 
             answer = (await until(stream, await http.ask("session/load", load(name), name)))[-1]
             assert ("result" in answer) is exists
             assert exists or answer["error"]["code"] == -32002
-    # Session errors are responses and not http statuses. The TypeScript client treats 401, 403, 404 and 410 as the end of its
+    # Session errors are responses and not HTTP statuses. The TypeScript client treats 401, 403, 404 and 410 as the end of its
     # connection.
     for method in ("session/prompt", "session/set_mode", "session/close", "session/load", "session/resume"):
         http = await connect()

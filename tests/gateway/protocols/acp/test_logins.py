@@ -22,7 +22,7 @@ from gateway.protocols.acp.initialization import acp_command, client_features, i
 from gateway.protocols.acp.transport.bridge import endpoint
 from gateway.protocols.acp.transport.messages import PARSE_ERROR
 from tests.gateway.protocols.acp.conftest import ConnectClient
-from tests.support.acp_client import RpcFailed, connect, on_stdio, on_websocket
+from tests.support.acp_client import RpcFailed, connected, on_stdio, on_websocket
 from tests.support.daemon import KEY, gateway_config, run_gateway
 from tests.support.named_keys import add_key
 
@@ -64,25 +64,23 @@ async def test_every_error_has_details(acp: ConnectClient) -> None:
 
 async def test_session_is_refused_at_once_without_the_program(tmp_path: Path) -> None:
     agents = {"claude": {"driver": "claude", "program": str(tmp_path / "missing")}}
-    async with run_gateway(gateway_config(tmp_path, agents=agents)) as portico:
-        client, connection = connect(portico.gateway, "claude")
-        await client.initialize()
+    async with run_gateway(gateway_config(tmp_path, agents=agents)) as portico, connected(portico.gateway, "claude") as client:
         with pytest.raises(
             RpcFailed, match=r"does not exist; install it with `npm install -g @anthropic-ai/claude-code`"
         ) as refused:
             await client.new()
         assert refused.value.code == -32603
         assert not (await client.request("session/list"))["sessions"]
-        await connection.close()
 
 
 async def test_session_is_refused_while_the_program_is_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also the first one, and without a login: a program that is too old may not know how to log in."""
     program = fake_claude(tmp_path)
     program.write_text(program.read_text().replace("2.1.330", "2.1.100"))
-    async with run_gateway(gateway_config(tmp_path, agents={"claude": {"driver": "claude", "program": str(program)}})) as portico:
-        client, connection = connect(portico.gateway, "claude")
-        await client.initialize()
+    async with (
+        run_gateway(gateway_config(tmp_path, agents={"claude": {"driver": "claude", "program": str(program)}})) as portico,
+        connected(portico.gateway, "claude") as client,
+    ):
         with pytest.raises(
             RpcFailed, match=r"2\.1\.100 is older than 2\.1\.148, the oldest version that is supported"
         ) as refused:
@@ -96,14 +94,11 @@ async def test_session_is_refused_while_the_program_is_too_old(tmp_path: Path, m
         (tmp_path / "login").touch()
         monkeypatch.setattr(discovery, "MAX_AGE_PROBLEM", 0.0)
         assert await client.new()
-        await connection.close()
 
 
 async def test_session_is_refused_without_a_login_until_there_is_one(tmp_path: Path) -> None:
     agents = {"claude": {"driver": "claude", "program": str(fake_claude(tmp_path)), "env": {"CLAUDE_CONFIG_DIR": str(tmp_path)}}}
-    async with run_gateway(gateway_config(tmp_path, agents=agents)) as portico:
-        client, connection = connect(portico.gateway, "claude")
-        await client.initialize()
+    async with run_gateway(gateway_config(tmp_path, agents=agents)) as portico, connected(portico.gateway, "claude") as client:
         with pytest.raises(RpcFailed, match=r"not logged in: run `\S+claude auth login --claudeai` in a terminal") as refused:
             await client.new()
         assert refused.value.code == -32000
@@ -111,7 +106,6 @@ async def test_session_is_refused_without_a_login_until_there_is_one(tmp_path: P
         # The login is noticed at once, not when the last result of a probe expires.
         assert await client.new()
         assert await client.request("authenticate", {"methodId": "claude-login"}) == {}
-        await connection.close()
 
 
 def test_terminal_methods_are_only_for_clients_that_declare_them() -> None:
@@ -134,7 +128,7 @@ def test_terminal_methods_are_only_for_clients_that_declare_them() -> None:
             expected,
         )
         assert "type" not in found[-1], (agent, expected)
-    # Terminal command in meta.
+    # Terminal command in `_meta`.
     first = methods("codex", ("portico", "acp", "codex"), _meta={"terminal-auth": True})[0]
     assert first["description"] == "Run `codex login` in a terminal."
     assert first["_meta"] == {

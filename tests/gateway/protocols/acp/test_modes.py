@@ -19,7 +19,7 @@ from gateway.protocols.acp.permission_options import answer_of, options
 from gateway.protocols.acp.questions import answered, chosen_label, form, options_of, questions_of, reply_to_form
 from gateway.sessions.permission_choices import choices_of, with_choices
 from gateway.sessions.settings import SessionSettings
-from tests.support.acp_client import Client, RpcFailed, check, connect
+from tests.support.acp_client import Client, RpcFailed, check, connected
 from tests.support.daemon import RunningGateway, gateway_config, run_gateway
 from tests.support.requests import get_session
 from tests.support.waiting import wait_until
@@ -61,11 +61,11 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
 
     @asynccontextmanager
     async def started(**entry: Any) -> AsyncIterator[tuple[RunningGateway, Client]]:
-        async with run_gateway(gateway_config(tmp_path, agents={"script": {"driver": "script", **entry}})) as running:
-            client, connection = connect(running.gateway)
-            await client.initialize()
+        async with (
+            run_gateway(gateway_config(tmp_path, agents={"script": {"driver": "script", **entry}})) as running,
+            connected(running.gateway) as client,
+        ):
             yield running, client
-            await connection.close()
 
     return started
 
@@ -136,7 +136,7 @@ ENABLED = SessionSettings(tools=(ToolGrant("Bash"),))
 
 
 def test_choices_about_a_call() -> None:
-    # Choices of the cli come before the whole tool.
+    # Choices of the CLI come before the whole tool.
     ids = [option.option_id for option in options(choices_of(BASH, "Bash", ENABLED))]
     assert ids == ["allow_once", "rule:0", "folder:1", "allow_always", "reject_once", "reject_always"]
     assert [choice.id for choice in choices_of(BASH, "Other", ENABLED)] == ids[:-1]

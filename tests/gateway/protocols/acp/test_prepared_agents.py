@@ -19,7 +19,7 @@ from gateway.protocols.acp.requests import Requests
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.session import Session
 from tests.gateway.cli.test_acp import small_agent
-from tests.support.acp_client import Client, RpcFailed, connect, load, prompt
+from tests.support.acp_client import RpcFailed, connect, connected, load, prompt
 from tests.support.cluster import leave_out, placement
 from tests.support.daemon import RunningGateway, gateway_config, run_gateway
 from tests.support.requests import is_alive, read_pid
@@ -40,16 +40,6 @@ async def serving(tmp_path: Path, *, start: list[Any] | None = None, **limits: A
     agent = {"driver": "script", "cwd": str(scenes), "options": {"scenario": "default.json"}}
     async with run_gateway(gateway_config(tmp_path, agents={"script": agent}, limits=limits)) as portico:
         yield portico
-
-
-@asynccontextmanager
-async def client_of(portico: RunningGateway, agent: str = "script") -> AsyncIterator[Client]:
-    client, connection = connect(portico.gateway, agent)
-    await client.initialize()
-    try:
-        yield client
-    finally:
-        await connection.close()
 
 
 async def processes(portico: RunningGateway) -> list[tuple[str, int, float]]:
@@ -85,7 +75,7 @@ def let_it_start(tmp_path: Path) -> None:
 
 
 async def test_agent_of_a_new_session_is_started_before_its_first_prompt(tmp_path: Path) -> None:
-    async with serving(tmp_path) as portico, client_of(portico) as client:
+    async with serving(tmp_path) as portico, connected(portico.gateway) as client:
         session = await client.new()
         agent = await ready(portico, session)
         warm = await processes(portico)
@@ -107,7 +97,7 @@ async def test_agent_of_the_first_session_starts_before_the_handlers_are_importe
 
     monkeypatch.setattr(connection, "_import_requests", import_later)
     monkeypatch.setattr(connection, "HANDLERS", "not.imported")
-    async with serving(tmp_path) as portico, client_of(portico) as client:
+    async with serving(tmp_path) as portico, connected(portico.gateway) as client:
         creating = asyncio.create_task(client.new())
         try:
             (held,) = await wait_until(lambda: portico.gateway.sessions.held)
@@ -142,12 +132,12 @@ async def test_first_sessions_that_are_refused_and_concurrent_ones_do_not_stop_t
 async def test_agent_of_a_session_that_is_opened_again_is_started_with_its_history(tmp_path: Path) -> None:
     async with serving(tmp_path) as portico:
         for method in ("session/load", "session/resume", "session/fork"):
-            async with client_of(portico) as client:
+            async with connected(portico.gateway) as client:
                 session = await client.new()
                 await client.prompt(session, "one")
                 await client.request("session/close", {"sessionId": session})
                 assert (await found(portico, session)).live is None, method
-            async with client_of(portico) as client:
+            async with connected(portico.gateway) as client:
                 session = (await client.request(method, load(session))).get("sessionId", session)
                 agent = await ready(portico, session)
                 before = len(client.received)
@@ -157,7 +147,7 @@ async def test_agent_of_a_session_that_is_opened_again_is_started_with_its_histo
 
 
 async def test_prompt_waits_for_the_agent_that_is_being_started(tmp_path: Path) -> None:
-    async with serving(tmp_path, start=SLOW_START) as portico, client_of(portico) as client:
+    async with serving(tmp_path, start=SLOW_START) as portico, connected(portico.gateway) as client:
         session = await client.new()
         pid = await started(tmp_path)
         answer = await client.begin("session/prompt", prompt(session, "one"))
@@ -169,7 +159,7 @@ async def test_prompt_waits_for_the_agent_that_is_being_started(tmp_path: Path) 
 
 
 async def test_cancelled_prompt_leaves_the_agent_that_is_being_started(tmp_path: Path) -> None:
-    async with serving(tmp_path, start=SLOW_START) as portico, client_of(portico) as client:
+    async with serving(tmp_path, start=SLOW_START) as portico, connected(portico.gateway) as client:
         session = await client.new()
         pid = await started(tmp_path)
         answer = await client.begin("session/prompt", prompt(session, "one"))
@@ -184,7 +174,7 @@ async def test_cancelled_prompt_leaves_the_agent_that_is_being_started(tmp_path:
 
 
 async def test_option_that_is_changed_while_the_agent_starts_replaces_it(tmp_path: Path) -> None:
-    async with serving(tmp_path, start=SLOW_START) as portico, client_of(portico) as client:
+    async with serving(tmp_path, start=SLOW_START) as portico, connected(portico.gateway) as client:
         session = await client.new()
         first = await started(tmp_path)
         # It is answered although the agent does not start.
@@ -198,7 +188,7 @@ async def test_option_that_is_changed_while_the_agent_starts_replaces_it(tmp_pat
 
 
 async def test_settings_that_another_client_changes_while_the_agent_starts_count(tmp_path: Path) -> None:
-    async with serving(tmp_path, start=SLOW_START) as portico, client_of(portico) as client:
+    async with serving(tmp_path, start=SLOW_START) as portico, connected(portico.gateway) as client:
         session = await client.new()
         first = await started(tmp_path)
         turn = {"messages": [{"role": "user", "content": "one"}], "agent": {"options": {"pace": "fast"}}}
@@ -211,7 +201,7 @@ async def test_settings_that_another_client_changes_while_the_agent_starts_count
 
 
 async def test_agent_that_is_being_started_ends_with_its_session(tmp_path: Path) -> None:
-    async with serving(tmp_path, start=SLOW_START) as portico, client_of(portico) as client:
+    async with serving(tmp_path, start=SLOW_START) as portico, connected(portico.gateway) as client:
         for method in ("session/close", "session/delete"):
             session = await client.new()
             pid = await started(tmp_path)
@@ -222,7 +212,7 @@ async def test_agent_that_is_being_started_ends_with_its_session(tmp_path: Path)
 
 
 async def test_shutdown_ends_an_agent_that_is_being_started(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async with serving(tmp_path, start=SLOW_START) as portico, client_of(portico) as client:
+    async with serving(tmp_path, start=SLOW_START) as portico, connected(portico.gateway) as client:
         await client.new()
         pid = await started(tmp_path)
         await portico.gateway.stop_runs()
@@ -232,12 +222,12 @@ async def test_shutdown_ends_an_agent_that_is_being_started(tmp_path: Path, capl
 
 async def test_agent_stays_when_its_client_leaves(tmp_path: Path) -> None:
     async with serving(tmp_path, start=SLOW_START) as portico:
-        async with client_of(portico) as client:
+        async with connected(portico.gateway) as client:
             session = await client.new()
             await started(tmp_path)
         let_it_start(tmp_path)
         agent = await ready(portico, session)
-        async with client_of(portico) as client:
+        async with connected(portico.gateway) as client:
             await client.request("session/resume", load(session))
             await client.prompt(session, "one")
             assert (await found(portico, session)).live is agent
@@ -246,7 +236,7 @@ async def test_agent_stays_when_its_client_leaves(tmp_path: Path) -> None:
 async def test_unused_agent_is_ended_when_idle_and_its_empty_native_session_is_not_resumed(tmp_path: Path) -> None:
     agents = {"small": small_agent(tmp_path)}
     config = gateway_config(tmp_path, agents=agents, limits={"sleep_after": 0.05})
-    async with run_gateway(config) as portico, client_of(portico, "small") as client:
+    async with run_gateway(config) as portico, connected(portico.gateway, "small") as client:
 
         async def native_id() -> str | None:
             record = await portico.gateway.store.sessions.get(session)
@@ -264,7 +254,7 @@ async def test_unused_agent_is_ended_when_idle_and_its_empty_native_session_is_n
 
 async def test_agent_that_cannot_start_is_an_error_of_the_prompt(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     start = [{"wait_for_file": "go"}, {"stderr": "no license"}, {"exit": 3}]
-    async with serving(tmp_path, start=start) as portico, client_of(portico) as client:
+    async with serving(tmp_path, start=start) as portico, connected(portico.gateway) as client:
         session = await client.new()
         held = await found(portico, session)
         waiting = await client.begin("session/prompt", prompt(session, "one"))
@@ -282,7 +272,7 @@ async def test_agent_that_cannot_start_is_an_error_of_the_prompt(tmp_path: Path,
 
 
 async def test_no_other_agent_is_ended_for_one_that_has_no_prompt(tmp_path: Path) -> None:
-    async with serving(tmp_path, live_agents=1) as portico, client_of(portico) as client:
+    async with serving(tmp_path, live_agents=1) as portico, connected(portico.gateway) as client:
         first = await client.new()
         agent = await ready(portico, first)
         second = await client.new()
@@ -299,17 +289,17 @@ async def test_no_other_agent_is_ended_for_one_that_has_no_prompt(tmp_path: Path
 async def test_agent_that_is_being_started_makes_way_for_a_prompt(tmp_path: Path) -> None:
     if placement():
         leave_out("fills limits.live_agents, which is a limit of each node")
-    async with serving(tmp_path, start=SLOW_START, live_agents=1) as portico, client_of(portico) as client:
+    async with serving(tmp_path, start=SLOW_START, live_agents=1) as portico, connected(portico.gateway) as client:
         await client.new()
         pid = await started(tmp_path)
-        async with client_of(portico, "echo") as other:
+        async with connected(portico.gateway, "echo") as other:
             assert (await other.prompt(await other.new(), "one"))["stopReason"] == "end_turn"
         await wait_until(lambda: not is_alive(pid))
 
 
 async def test_commands_are_announced_before_the_first_prompt(tmp_path: Path) -> None:
     commands = [{"name": "deploy", "description": "Deploys the project.", "hint": "where"}]
-    async with serving(tmp_path, start=[{"commands": commands}]) as portico, client_of(portico) as client:
+    async with serving(tmp_path, start=[{"commands": commands}]) as portico, connected(portico.gateway) as client:
         session = await client.new()
 
         def announced(_: Any) -> list[Any]:

@@ -11,7 +11,7 @@ import pytest
 from gateway.protocols.acp import permission_requests
 from gateway.security.authentication import ADMINISTRATOR
 from tests.gateway.protocols.acp.conftest import ConnectClient, Scripted, WriteScenario, scripted_session
-from tests.support.acp_client import RpcFailed, connect, prompt
+from tests.support.acp_client import RpcFailed, connected, prompt
 from tests.support.daemon import RunningGateway, gateway_config, run_gateway
 
 
@@ -116,16 +116,13 @@ async def test_trust_does_not_override_a_policy_rule_that_asks(tmp_path: Path, w
     config = gateway_config(tmp_path)
     config["agents"]["script"]["policy"] = [{"tool": "shell", "when": {"command": "rm *"}, "decide": "ask"}]
     steps = [{"tool_call": {"name": "shell", "input": {"command": command}}} for command in ("rm x", "ls", "rm y")]
-    async with run_gateway(config) as portico:
-        client, connection = connect(portico.gateway)
-        await client.initialize()
+    async with run_gateway(config) as portico, connected(portico.gateway) as client:
         session = await scripted_session(client, portico.gateway, write_scenario(steps))
         client.choose = lambda params: "allow_always"
         for n in (1, 2):
             await client.prompt(session, "go")
             asked = [m["params"]["toolCall"]["title"] for m in client.received if m.get("method") == "session/request_permission"]
             assert asked == ["rm x", "rm y"] * n
-        await connection.close()
 
 
 async def test_prompts_that_are_cancelled_while_a_permission_is_pending_or_by_their_id(scripted: Scripted) -> None:

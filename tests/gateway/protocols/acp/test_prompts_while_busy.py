@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -33,12 +33,21 @@ def release(portico: RunningGateway) -> Callable[[], None]:
     return path.touch
 
 
-async def busy_session(client: Client, gateway: Gateway, write_scenario: WriteScenario) -> tuple[str, asyncio.Future[Any]]:
-    """A session whose first prompt, which is returned too, is in progress until `release` is called."""
-    session = await scripted_session(client, gateway, write_scenario(*TURNS))
-    answer = await client.begin("session/prompt", prompt(session, "first"))
+class Busy(NamedTuple):
+    """A client and its session, whose first prompt is in progress until `release` is called."""
+
+    client: Client
+    session: str
+    first: asyncio.Future[Any]
+    release: Callable[[], None]
+
+
+@pytest.fixture
+async def busy(scripted: Scripted, release: Callable[[], None]) -> Busy:
+    client, session = await scripted(*TURNS)
+    first = await client.begin("session/prompt", prompt(session, "first"))
     await client.until(lambda _: client.text(session) == "1")
-    return session, answer
+    return Busy(client, session, first, release)
 
 
 async def stored_session(gateway: Gateway, session: str) -> Session:
@@ -56,12 +65,9 @@ async def user_texts(gateway: Gateway, session: str) -> list[Any]:
     return [message.content async for message in found.history.messages() if isinstance(message, UserMessage)]
 
 
-async def test_prompts_during_a_run_are_held(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario, release: Callable[[], None]
-) -> None:
+async def test_prompts_during_a_run_are_held(busy: Busy, portico: RunningGateway) -> None:
     # Prompts during a run are held and run in order.
-    client = await acp()
-    session, first = await busy_session(client, portico.gateway, write_scenario)
+    client, session, first, release = busy
     others = [await client.begin("session/prompt", prompt(session, text)) for text in ("second", "third")]
     await queued(portico.gateway, session)
     assert not any(answer.done() for answer in (first, *others))
@@ -76,11 +82,9 @@ async def test_prompts_during_a_run_are_held(
     assert [client.text(session, since=n) for n in answers] == ["[second][third]", "[third]", ""]
 
 
-async def test_prompts_of_two_clients_are_held_and_sent_to_both(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario, release: Callable[[], None]
-) -> None:
-    client, other = await acp(), await acp()
-    session, first = await busy_session(client, portico.gateway, write_scenario)
+async def test_prompts_of_two_clients_are_held_and_sent_to_both(busy: Busy, acp: ConnectClient, portico: RunningGateway) -> None:
+    client, session, first, release = busy
+    other = await acp()
     await other.request("session/resume", load(session))
     second = await other.begin("session/prompt", prompt(session, "other"))
     await queued(portico.gateway, session)
@@ -94,11 +98,8 @@ async def test_prompts_of_two_clients_are_held_and_sent_to_both(
     assert other.text(kind="user_message_chunk") == "own"
 
 
-async def test_cancel_cancels_held_prompts_too(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario, release: Callable[[], None]
-) -> None:
-    client = await acp()
-    session, first = await busy_session(client, portico.gateway, write_scenario)
+async def test_cancel_cancels_held_prompts_too(busy: Busy, portico: RunningGateway) -> None:
+    client, session, first, _ = busy
     held = [await client.begin("session/prompt", prompt(session, text)) for text in ("second", "third")]
     await queued(portico.gateway, session)
     await client.notify("session/cancel", {"sessionId": session})
@@ -109,11 +110,9 @@ async def test_cancel_cancels_held_prompts_too(
     assert await user_texts(portico.gateway, session) == ["first", "later"]
 
 
-async def test_cancel_leaves_the_held_prompts_of_other_clients(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario, release: Callable[[], None]
-) -> None:
-    client, other = await acp(), await acp()
-    session, first = await busy_session(client, portico.gateway, write_scenario)
+async def test_cancel_leaves_the_held_prompts_of_other_clients(busy: Busy, acp: ConnectClient, portico: RunningGateway) -> None:
+    client, session, first, _ = busy
+    other = await acp()
     await other.request("session/resume", load(session))
     held = await other.begin("session/prompt", prompt(session, "other"))
     await queued(portico.gateway, session)
@@ -122,11 +121,8 @@ async def test_cancel_leaves_the_held_prompts_of_other_clients(
     assert (await held)["stopReason"] == "end_turn"
 
 
-async def test_cancel_request_of_a_held_prompt_leaves_the_run(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario, release: Callable[[], None]
-) -> None:
-    client = await acp()
-    session, first = await busy_session(client, portico.gateway, write_scenario)
+async def test_cancel_request_of_a_held_prompt_leaves_the_run(busy: Busy, portico: RunningGateway) -> None:
+    client, session, first, release = busy
     held = await client.begin("session/prompt", prompt(session, "second"), request_id="held")
     await queued(portico.gateway, session)
     await client.notify("$/cancel_request", {"requestId": "held"})
@@ -137,22 +133,16 @@ async def test_cancel_request_of_a_held_prompt_leaves_the_run(
     assert await user_texts(portico.gateway, session) == ["first"]
 
 
-async def test_close_of_a_session_cancels_its_held_prompts(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario, release: Callable[[], None]
-) -> None:
-    client = await acp()
-    session, first = await busy_session(client, portico.gateway, write_scenario)
+async def test_close_of_a_session_cancels_its_held_prompts(busy: Busy, portico: RunningGateway) -> None:
+    client, session, first, _ = busy
     held = await client.begin("session/prompt", prompt(session, "second"))
     await queued(portico.gateway, session)
     await client.request("session/close", {"sessionId": session})
     assert [answer.result()["stopReason"] for answer in (first, held)] == ["cancelled", "cancelled"]
 
 
-async def test_deletion_of_a_session_refuses_its_held_prompts(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario, release: Callable[[], None]
-) -> None:
-    client = await acp()
-    session, first = await busy_session(client, portico.gateway, write_scenario)
+async def test_deletion_of_a_session_refuses_its_held_prompts(busy: Busy, portico: RunningGateway) -> None:
+    client, session, first, _ = busy
     held = await client.begin("session/prompt", prompt(session, "second"))
     await queued(portico.gateway, session)
     assert (await portico.client.delete(f"/session/{session}")).status_code == 204
@@ -168,7 +158,9 @@ async def test_held_prompts_of_a_client_that_disconnects_do_not_run(
 ) -> None:
     client, connection = connect(portico.gateway)
     await client.initialize()
-    session, _ = await busy_session(client, portico.gateway, write_scenario)
+    session = await scripted_session(client, portico.gateway, write_scenario(*TURNS))
+    await client.begin("session/prompt", prompt(session, "first"))
+    await client.until(lambda _: client.text(session) == "1")
     await client.begin("session/prompt", prompt(session, "second"))
     await queued(portico.gateway, session)
     # A held prompt does not delay the end of the input.
@@ -183,15 +175,10 @@ async def test_held_prompts_of_a_client_that_disconnects_do_not_run(
 
 
 async def test_many_held_prompts_do_not_keep_the_connection_from_reading(
-    acp: ConnectClient,
-    portico: RunningGateway,
-    write_scenario: WriteScenario,
-    release: Callable[[], None],
-    monkeypatch: pytest.MonkeyPatch,
+    busy: Busy, acp: ConnectClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gateway.protocols.acp.connection.MAX_CONCURRENT_MESSAGES", 2)
-    client = await acp()
-    session, first = await busy_session(client, portico.gateway, write_scenario)
+    client, session, first, _ = busy
     held = [await client.begin("session/prompt", prompt(session, f"{n}")) for n in range(4)]
     await client.notify("session/cancel", {"sessionId": session})
     assert {(await answer)["stopReason"] for answer in (first, *held)} == {"cancelled"}

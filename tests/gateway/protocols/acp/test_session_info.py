@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gateway.app import Gateway
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.store import SessionMetadataRecord
 from tests.gateway.cli.test_acp import small_agent
 from tests.gateway.protocols.acp.conftest import ConnectClient, Scripted, WriteScenario, scripted_session
-from tests.support.acp_client import Client, connect, load
+from tests.support.acp_client import Client, connect, connected, load
 from tests.support.daemon import RunningGateway, gateway_config, run_gateway
 
 SHOUT = {"name": "shout", "description": "Repeats it louder.", "hint": "what"}
@@ -35,14 +32,6 @@ def titles(client: Client, since: int = 0) -> list[str | None]:
 
 async def listed_titles(client: Client) -> list[str | None]:
     return [one.get("title") for one in (await client.request("session/list", {}))["sessions"]]
-
-
-@asynccontextmanager
-async def connected(gateway: Gateway, agent: str) -> AsyncIterator[Client]:
-    client, connection = connect(gateway, agent)
-    await client.initialize()
-    yield client
-    await connection.close()
 
 
 async def test_commands_are_sent_when_they_change_and_when_a_session_is_loaded(

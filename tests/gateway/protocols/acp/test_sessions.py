@@ -10,7 +10,7 @@ import pytest
 
 from gateway.security.authentication import ADMINISTRATOR
 from tests.gateway.protocols.acp.conftest import ConnectClient, Scripted, WriteScenario, scripted_session
-from tests.support.acp_client import RpcFailed, connect, kinds, load, prompt
+from tests.support.acp_client import RpcFailed, connect, connected, kinds, load, prompt
 from tests.support.daemon import RunningGateway
 from tests.support.requests import create_session, get_history
 
@@ -187,13 +187,11 @@ async def test_folder_must_be_below_the_agents_folder(acp: ConnectClient, tmp_pa
 async def test_run_continues_after_its_client_disconnects(
     acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario, tmp_path: Path
 ) -> None:
-    client, connection = connect(portico.gateway)
-    await client.initialize()
-    steps = [{"text": "begun"}, {"wait_for_file": "go"}, {"text": ", done"}]
-    session = await scripted_session(client, portico.gateway, write_scenario(steps))
-    await client.begin("session/prompt", prompt(session, "go"))
-    await client.until(lambda _: client.text() == "begun")
-    await connection.close()
+    async with connected(portico.gateway) as client:
+        steps = [{"text": "begun"}, {"wait_for_file": "go"}, {"text": ", done"}]
+        session = await scripted_session(client, portico.gateway, write_scenario(steps))
+        await client.begin("session/prompt", prompt(session, "go"))
+        await client.until(lambda _: client.text() == "begun")
     (tmp_path / "scenes" / "go").touch()
     found = await portico.gateway.sessions.get(ADMINISTRATOR, session)
     assert found.run is not None

@@ -11,7 +11,7 @@ import pytest
 
 from tests.gateway.cli.test_acp import small_agent
 from tests.gateway.protocols.acp.conftest import ConnectClient, Scripted, WriteScenario
-from tests.support.acp_client import RpcFailed, connect, kinds, prompt
+from tests.support.acp_client import RpcFailed, connect, connected, kinds, prompt
 from tests.support.cluster import leave_out, placement
 from tests.support.daemon import RunningGateway, gateway_config, run_gateway
 from tests.support.requests import get_session
@@ -138,7 +138,7 @@ async def test_models_modes_and_options_of_an_acp_agent(small: Any) -> None:
     for method in ("session/set_model", "session/set_mode"):
         with pytest.raises(RpcFailed, match="no-such"):
             await client.request(method, {"sessionId": answer["sessionId"], "modelId": "no-such"})
-    # Modes and config options of an acp agent can be set.
+    # Modes and config options of an ACP agent can be set.
     client = await small()
     answer = await client.request("session/new", {"cwd": ".", "mcpServers": []})
     options = {option["id"]: option for option in answer["configOptions"]}
@@ -169,9 +169,10 @@ async def test_discovery_results_of_a_slow_program_are_sent_later(tmp_path: Path
     monkeypatch.setattr("gateway.agents.discovery.PROBE_TIMEOUT", 0.0)
     agent = small_agent(tmp_path)
     agent["env"]["ACP_AGENT_FLAGS"] = "commands"
-    async with run_gateway(gateway_config(tmp_path, agents={"small": agent})) as running:
-        client, connection = connect(running.gateway, "small")
-        await client.initialize()
+    async with (
+        run_gateway(gateway_config(tmp_path, agents={"small": agent})) as running,
+        connected(running.gateway, "small") as client,
+    ):
         answer = await client.request("session/new", {"cwd": ".", "mcpServers": []})
         assert "model" not in [option["id"] for option in answer["configOptions"]]
         assert not of_kind(client.updates(), "available_commands_update")
@@ -185,11 +186,10 @@ async def test_discovery_results_of_a_slow_program_are_sent_later(tmp_path: Path
         await client.until(lambda _: {"model", "mode", "config.loud"} <= reported_options())
         [reported] = of_kind(client.updates(), "available_commands_update")
         assert [command["name"] for command in reported["availableCommands"]] == ["shout"]
-        await connection.close()
 
 
 async def test_logins(small: Any) -> None:
-    # Session needs the login of the cli.
+    # Session needs the login of the CLI.
     client = await small("locked")
     answer = await client.initialize()
     assert [method["id"] for method in answer["authMethods"]] == ["login"]
@@ -225,7 +225,7 @@ async def test_mcp_servers_are_passed_to_the_agent_and_not_stored_in_plain_text(
     assert b"tok-5up3r" not in stored.replace(b"TOKEN=tok-5up3r", b"")
     with pytest.raises(RpcFailed, match=r"mcpServers\[0\]"):
         await client.new(mcpServers=[{"type": "acp", "name": "x", "serverId": "1"}])
-    # Agent without mcp support ignores mcp servers.
+    # Agent without MCP support ignores MCP servers.
     client = await small("echo")
     server = {"name": "files", "command": sys.executable, "args": [], "env": [{"name": "T", "value": "tok-123456"}]}
     session = await client.new(mcpServers=[server])

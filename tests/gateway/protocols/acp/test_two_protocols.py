@@ -53,7 +53,7 @@ async def test_session_deleted_over_aap_fails_its_prompt(scripted: Scripted, por
 async def test_permissions_over_both_protocols(
     scripted: Scripted, portico: RunningGateway, acp: ConnectClient, write_scenario: WriteScenario
 ) -> None:
-    # Permission request is cancelled when answered over aap.
+    # Permission request is cancelled when answered over AAP.
     client, session = await scripted([{"tool_call": {"id": "c", "name": "shell"}}, {"text": "{last_result}"}])
     answer = await client.begin("session/prompt", prompt(session, "go"))
     question = await client.next_permission_request()
@@ -67,7 +67,7 @@ async def test_permissions_over_both_protocols(
     # A late answer is ignored.
     await client.answer(question, "allow_once")
     assert (await client.request("session/list"))["sessions"][0]["sessionId"] == session
-    # Permission of an aap turn can be answered over acp.
+    # Permission of an AAP turn can be answered over ACP.
     grants = [{"name": "shell", "trust": False}]
     scenario = write_scenario([{"tool_call": {"id": "c", "name": "shell"}}, {"text": "{last_result}"}])
     first = await create_session(portico.client, "script", "go", options={"scenario": scenario}, grants=grants)

@@ -11,8 +11,6 @@ import httpx
 import pytest
 
 from drivers.contract.driver_info import EFFORT_OPTION, Option, Probe
-from gateway.security.authentication import ADMINISTRATOR
-from gateway.sessions.session import Session
 from tests.gateway.protocols.model_apis.vendor_apis import (
     APIS,
     CHAT,
@@ -31,17 +29,13 @@ from tests.gateway.protocols.model_apis.vendor_apis import (
 from tests.support.daemon import KEY, RunningGateway, gateway_config, http_client, run_gateway
 from tests.support.faulty_store import DISK_FULL, run_faulty_gateway
 from tests.support.manual_clock import ManualClock
-from tests.support.requests import get_history
+from tests.support.requests import get_history, session_of
 from tests.support.waiting import wait_until
 
 Play = Callable[..., None]
 WAYS = [(api, stream) for api in APIS for stream in (False, True)]
 REMEMBER = {"remember": True}
 DOWN = {"stop": {"reason": "error", "message": "the model is down"}}
-
-
-async def session_of(portico: RunningGateway, session: str) -> Session:
-    return await portico.gateway.sessions.get(ADMINISTRATOR, session)
 
 
 def error_of(api: str, answer: httpx.Response) -> dict[str, Any]:
@@ -79,7 +73,7 @@ async def test_results_of_the_clients_tools_resume_the_run(portico: RunningGatew
         first = await ask(portico.client, api, "Weather?", **fields)
         assert (first.text, first.end) == ("Looking.", "calls"), api
         assert first.calls == [(name, "weather", {"in": name}) for name in ("rome", "oslo")], api
-        session = await session_of(portico, first.session)
+        session = await session_of(portico.gateway, first.session)
         run = session.run
         second = await ask(portico.client, api, "Weather?", first, *results(api, rome="sun", oslo="rain"), **fields)
         assert (second.text, second.end, second.session) == ("sun, rain", "stop", first.session), api
@@ -100,7 +94,7 @@ async def test_no_tool_is_called_with_tool_choice_none(portico: RunningGateway, 
     for api, stream in WAYS:
         first = await ask(portico.client, api, stream=stream, **tools(api, "weather", choice="none"))
         assert (first.text, first.end, first.calls) == ("no", "stop", []), api
-        session = await session_of(portico, first.session)
+        session = await session_of(portico.gateway, first.session)
         agent = session.live
         second = await ask(portico.client, api, "hello", first, "again", **tools(api, "weather", choice="auto"))
         assert (second.end, second.session) == ("calls", first.session), api
@@ -142,7 +136,7 @@ async def test_the_effort_is_the_agents_option_where_it_lists_that_value(portico
         for level, taken in (("high", True), ("xhigh", False)):
             reply = await ask(portico.client, api, **field(level))
             assert (name in reply.ignored) is not taken, (api, level)
-            options = (await session_of(portico, reply.session)).config.options
+            options = (await session_of(portico.gateway, reply.session)).config.options
             assert options == ({EFFORT_OPTION: level} if taken else {}), (api, level)
 
 
@@ -208,7 +202,7 @@ async def test_a_client_that_disconnects_ends_the_run_and_continues_from_what_it
 
     for api in APIS:
         session_id = await anext(begun(body(api, "slow", stream=True), PATHS[api]))
-        session = await session_of(portico, session_id)
+        session = await session_of(portico.gateway, session_id)
         await wait_until(lambda session=session: session.state == "idle")
         half = {"role": "assistant", "content": "half"}
         second = await ask(portico.client, api, "slow", half, "go on")

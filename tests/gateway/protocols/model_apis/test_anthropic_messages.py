@@ -167,6 +167,7 @@ async def test_results_and_what_stands_beside_them(portico: RunningGateway, play
 
 
 async def test_thinking_is_sent_to_clients_that_want_it(portico: RunningGateway, play: Play) -> None:
+    play([{"thinking": "Hm."}, {"text": "So."}])
     for thinking, shown in (
         (None, False),
         ({"type": "disabled"}, False),

@@ -214,7 +214,7 @@ async def test_what_is_not_supported_or_known_is_refused_by_name(portico: Runnin
         assert (answer.status_code, error["type"], error["param"]) == (400, "invalid_request_error", param), error
         assert error["message"].startswith(f"{param}: "), (fields, param)
         assert answer.headers["x-should-retry"] == "false", (fields, param)
-    # Arguments must be a json object.
+    # Arguments must be a JSON object.
     for arguments in ("[1]", "{", '"x"', "NaN"):
         call = {"id": "c", "type": "function", "function": {"name": "weather", "arguments": arguments}}
         messages = [said("x"), said(None, "assistant", tool_calls=[call]), said("y", "tool", tool_call_id="c")]

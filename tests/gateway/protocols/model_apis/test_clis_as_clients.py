@@ -171,7 +171,7 @@ async def test_documents_and_files_are_text(portico: RunningGateway, play: Calla
         answer = await messages(portico, {"role": "user", "content": [block]})
         assert answer.json()["content"] == [{"type": "text", "text": text}], (block, text)
         assert f"messages.content.{block['type']}" in answer.headers["x-portico-ignored"], (block, text)
-    # Files of the openai apis are text.
+    # Files of the OpenAI APIs are text.
     play([{"text": "{prompt}"}])
     data = "data:text/plain;base64," + base64.b64encode(b"hello").decode()
     pdf = f"data:application/pdf;base64,{PDF}"

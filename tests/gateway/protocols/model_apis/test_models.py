@@ -41,7 +41,7 @@ async def test_the_list_has_the_agents_and_their_models(listing: RunningGateway)
     # A model by its id.
     for model in (await get(listing))["data"]:
         assert await get(listing, f"/v1/models/{model['id']}") == model
-    # The shape of anthropic.
+    # The shape of Anthropic.
     headers = {"anthropic-version": "2023-06-01"}
     answer = await get(listing, **headers)
     ids = [model["id"] for model in answer["data"]]

@@ -67,7 +67,7 @@ async def test_frames_of_aap_are_those_of_the_turns_stream(portico: RunningGatew
             streamed = parsed((await client.post(f"/session/{session}", json=body)).text)
             begin = int(streamed[0]["id"])
             assert await frames(client, session, f"aap-{mode}", begin) == streamed, mode
-    # Json of aap is the answer of the turn.
+    # JSON of AAP is the answer of the turn.
     created = await create_session(portico.client, options=options, grants=GRANTS)
     session = created.pop("sessionId")
     assert await frames(portico.client, session, "aap-none") == [{"data": created}]
@@ -109,7 +109,7 @@ async def test_frames_of_a_waiting_turn_decide_nothing(portico: RunningGateway, 
 
 
 async def test_frames_of_acp_and_of_execute(portico: RunningGateway, options: dict[str, str]) -> None:
-    # Frames of acp.
+    # Frames of ACP.
     session = (await create_session(portico.client, options=options, grants=GRANTS))["sessionId"]
     messages = [frame["data"] for frame in await frames(portico.client, session, "acp")]
     updates = [message["params"]["update"] for message in messages if message.get("method") == "session/update"]
