@@ -545,6 +545,13 @@ async def test_removals_end_while_they_start_a_process(
     assert not containers._later
 
 
+@pytest.mark.parametrize("runtime", ["bwrap", "docker"])
+def test_a_process_in_a_container_is_confined(runtime: Runtime, tmp_path: Path) -> None:
+    """The socket of the editors refuses it then."""
+    where = container(runtime, image="" if runtime == "bwrap" else "image:1")
+    assert where.located(LaunchedCommand.of(Command(("sh",), tmp_path, {}), f"{INSTANCE}.1")).confined
+
+
 def test_no_secret_with_a_name_of_the_runtime_is_in_the_arguments(tmp_path: Path) -> None:
     names = ("DOCKER_AUTH_CONFIG", "DOCKER_PASSWORD", "CONTAINER_REGISTRY_TOKEN", "STORAGE_ACCOUNT_KEY", "DBUS_SECRET")
     container = Container("docker", "/usr/bin/docker", {"PATH": "/usr/bin", "DOCKER_HOST": "unix:///run/d.sock"}, "app:1")

@@ -162,7 +162,7 @@ def test_lines_that_are_not_plain_are_recognized(line: str) -> None:
         'echo "`rm x`"', "(rm x)", "if a; then rm x; fi", "sudo -u me rm x", "env A=1 rm x", "A=1 rm x", "timeout 5 rm x",
         "ls | xargs -n1 rm x", "find . -exec rm x {} +", "bash -c 'rm x'", "bash -lc \"a; rm x\"", "sudo sh -c 'rm x'",
         "eval rm x", "a 'b; (rm x", "nohup nice rm x", "cat <<E\n$(rm x)\nE", "sh -c \"sh -c 'rm x'\"", "rm x *(e:ls:)",
-        "rm <a x", "sudo <a rm x", "<a rm x", "rm <<<a x", "sudo <<E rm x\nE",
+        "rm <a x", "sudo <a rm x", "<a rm x", "rm <<<a x", "sudo <<E rm x\nE", "[[ a <$(rm x) ]]",
     ],
 )  # fmt: skip
 def test_nested_command_is_found_and_denied(line: str) -> None:
