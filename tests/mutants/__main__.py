@@ -45,9 +45,10 @@ def main() -> None:
 
     for clone in clones:
         clone.check_out(suite)
-    data, unstable = folder / f"{suite}.coverage", folder / f"{suite}.failed.json"
-    if not unstable.exists():
-        unstable.write_text(json.dumps(measure(clones[0], data)))
+    data, failed = folder / f"{suite}.coverage", folder / f"{suite}.failed.json"
+    if not failed.exists():
+        failed.write_text(json.dumps(measure(clones[0], data)))
+    unstable = json.loads(failed.read_text())
     if not (own := folder / f"{drawn.stem}-of-{suite}.sqlite").exists():
         shutil.copy(drawn, own)
     with ExitStack() as stack:
@@ -55,8 +56,8 @@ def main() -> None:
         databases = {file.stem.rpartition("-")[2]: stack.enter_context(use_db(file)) for file in files}
         earlier = databases[commit(given.before)].results if given.before else ()
         first = {name: str(json.loads(result.output or "{}").get("test", "")) for name, result in earlier}
-        try_all(databases[suite], mutants, clones, choose(data, mutants.values(), first, json.loads(unstable.read_text())))
-        try_survivors(databases[suite], mutants, clones[0])
+        try_all(databases[suite], mutants, clones, choose(data, mutants.values(), first, unstable))
+        try_survivors(databases[suite], mutants, clones[0], unstable)
         # Ends the processes of runs that were killed, and removes their folders.
         run_folder.begin()
         sys.stdout.write(f"{table(databases, mutants)}\n")

@@ -145,9 +145,9 @@ def _try(clone: Clone, mutant: Mutant, tests: list[str]) -> WorkResult:
     return _result(TestOutcome.SURVIVED, mutant, "", began)
 
 
-def try_survivors(database: WorkDB, mutants: dict[str, Mutant], clone: Clone) -> None:
+def try_survivors(database: WorkDB, mutants: dict[str, Mutant], clone: Clone, unstable: Iterable[str]) -> None:
     """Runs all tests against all survivors at once, and each test that fails against each of them, until all tests pass."""
-    unexplained: list[str] = []
+    unexplained = list(unstable)
     while True:
         names = {name for name, result in database.results if result.test_outcome == TestOutcome.SURVIVED}
         began, together = time.monotonic(), [mutants[name] for name in sorted(names) if clone.apply(mutants[name])]

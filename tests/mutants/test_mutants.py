@@ -80,7 +80,7 @@ def test_mutants_are_drawn_where_they_change_behaviour_and_tried(clone: Clone, t
         try_all(database, mutants, [clone], tests)
         results = {name: json.loads(result.output)["test"] for name, result in database.results}
         assert (results[add.id], results[half.id]) == ("tests/test_code.py::test_add", "")
-        try_survivors(database, mutants, clone)
+        try_survivors(database, mutants, clone, failed)
         results = {name: json.loads(result.output)["test"] for name, result in database.results}
         assert results[half.id] == "tests/test_code.py::test_half_in_a_process"
         assert (clone.folder / "drivers/code.py").read_text() == CODE
