@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from drivers.claude.codec import ClaudeCodec
+from drivers.claude.codec import ClaudeCodec, context_size
 from drivers.claude.control_messages import HOOKS
 from drivers.claude.tools import Toolset
 from drivers.contract.agent import Prompt
@@ -76,6 +76,12 @@ def test_the_use_of_the_context_is_reported_after_each_message_once_its_size_is_
     assert turn(ready(context_sizes=sizes)) == [ContextUse(used=22, size=1000)]
     # Another session of the driver.
     assert turn(ready(context_sizes=sizes)) == [ContextUse(used=12, size=1000), ContextUse(used=22, size=1000)]
+
+
+def test_the_size_of_a_context_is_that_of_the_only_model_whatever_its_name() -> None:
+    windows = {name: {"contextWindow": 1000} for name in ("m-20260101", "small")}
+    assert context_size({"modelUsage": {"m-20260101": windows["m-20260101"]}}, "m") == 1000
+    assert context_size({"modelUsage": windows}, "m") is None
 
 
 def test_each_message_of_a_session_has_its_usage_and_the_result_the_rest() -> None:

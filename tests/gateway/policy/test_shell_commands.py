@@ -170,7 +170,10 @@ def test_nested_command_is_found_and_denied(line: str) -> None:
     assert policy.evaluate("shell", {"command": line}).verdict == "deny"
 
 
-UNDETERMINED = ("$X -rf /", "`a` x", "$'\\x72m' x", "/bin/r? x", "echo rm x | sh", "bash <<< x", 'bash -c "$X"', "eval $X")
+UNDETERMINED = (
+    "$X -rf /", "`a` x", "$'\\x72m' x", "/bin/r? x", "echo rm x | sh", "bash <<< x", 'bash -c "$X"', "eval $X",
+    'echo "`echo \\"x\\"`"',
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("line", UNDETERMINED)
