@@ -59,6 +59,11 @@ def _network(text: str) -> str:
     return text
 
 
+def _listening_host(text: str) -> str:
+    # Brackets belong to URLs: the system knows the address without them.
+    return text[1:-1] if text.startswith("[") and text.endswith("]") else text
+
+
 def _node_address(text: str) -> str:
     if text and (not _NODE_ADDRESS.fullmatch(text) or int(text.rpartition(":")[2]) > 65535):
         raise ValueError(
@@ -74,7 +79,7 @@ class _Table(BaseModel):
 class ServerSettings(_Table):
     """Where the daemon listens and keeps its data."""
 
-    host: str = "127.0.0.1"
+    host: Annotated[str, AfterValidator(_listening_host)] = "127.0.0.1"
     port: int = Field(default=7700, ge=0, le=65535, strict=True)
     hosts: tuple[Annotated[str, AfterValidator(_host)], ...] = ()
     origins: tuple[Annotated[str, AfterValidator(_origin)], ...] = ()
@@ -348,7 +353,7 @@ def load(path: Path | None, environ: Mapping[str, str] = os.environ) -> Settings
     if file is None:
         return parse({}, environ=environ)
     try:
-        table = tomllib.loads(file.expanduser().read_text("utf-8"))
+        table = tomllib.loads(file.expanduser().read_text("utf-8-sig"))
     except OSError as error:
         raise InvalidSettings(f"cannot read the configuration {file}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

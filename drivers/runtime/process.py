@@ -55,6 +55,9 @@ from drivers.runtime.traffic_recorder import TrafficRecorder
 
 log = logging.getLogger(__name__)
 
+MAX_FIRST_LINE = 256
+"""Bytes of the first line of a script that Linux reads."""
+
 TERM_SECONDS = 1.0
 """Seconds at most between SIGTERM and SIGKILL."""
 FIRST_SEARCH_SECONDS = 1.0
@@ -443,6 +446,8 @@ class Spawner:
         except (OSError, ValueError) as error:
             await _release(launched)
             reason = str(error).replace(f"/proc/self/fd/{folder}", str(command.cwd))
+            if isinstance(error, FileNotFoundError):
+                reason = await in_thread(_missing_interpreter, launched.argv[0], reason)
             raise AgentUnavailable(f"cannot start {launched.argv[0]!r} in {command.cwd}: {reason}") from error
         finally:
             starting.discard(launched.marker)
@@ -455,6 +460,23 @@ class Spawner:
             process.write(command.stdin)
             process.end_input()
         return process
+
+
+def _missing_interpreter(program: str, reason: str) -> str:
+    """Return which interpreter of a script is missing; `reason` if the program is no script. Blocks.
+
+    For a script that exists the system names the script, and not its interpreter, as the file that it did not find.
+    """
+    try:
+        with regular_file(os.open(program, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            first = file.readline(MAX_FIRST_LINE).decode(errors="replace")
+    except (OSError, NotRegularFile):
+        return reason
+    if not first.startswith("#!"):
+        return reason
+    name = first[2:].strip(" \t\n").split(" ")[0]
+    lines = "; its lines end as on Windows: convert it, for instance with dos2unix" if name.endswith("\r") else ""
+    return f"its first line names the interpreter {name!r}, which does not exist{lines}"
 
 
 async def _undo(starting: asyncio.Future[Process]) -> None:

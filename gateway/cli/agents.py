@@ -154,14 +154,16 @@ def _driver(name: str) -> Driver:
 def _edit(config: Path | None, edited: Callable[[str], str]) -> Path:
     """Edit the configuration file, which may be missing, and return its path. Raises ConfigError if the result is invalid."""
     file = (explicit_file(config) or user_file()).expanduser()
-    text = file.read_bytes().decode() if file.exists() else ""
+    content = file.read_bytes().decode() if file.exists() else ""
+    # Editors on Windows write a byte order mark, which TOML does not know. It stays.
+    text = content.removeprefix("\ufeff")
     try:
         changed = edited(text)
     except NotEditable as error:
         raise ConfigError(f"{file} is left as it is: {error}; edit it by hand") from None
     Agents(parse(tomllib.loads(changed), str(file)))
     # It may contain keys.
-    replace_file(file, changed, 0o600)
+    replace_file(file, content[: len(content) - len(text)] + changed, 0o600)
     return file
 
 

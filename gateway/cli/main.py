@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from io import TextIOWrapper
+from typing import Any
 
 import click
 
@@ -48,6 +51,19 @@ def starting() -> Iterator[None]:
 class _Commands(click.Group):
     """Imports the module of a command when the command is called, and none for the list of commands."""
 
+    def main(self, *args: Any, **settings: Any) -> Any:
+        if isinstance(sys.stdout, TextIOWrapper):
+            # What the encoding of the terminal lacks is written as an escape sequence, as Python does on standard error.
+            sys.stdout.reconfigure(errors="backslashreplace")
+        try:
+            return super().main(*args, **settings)
+        except OSError:
+            problem = _output_problem()
+            if problem is None:
+                raise
+            click.echo(f"Error: the output cannot be written: {problem}", err=True)
+            sys.exit(1)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
@@ -64,6 +80,17 @@ class _Commands(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
+
+
+def _output_problem() -> str | None:
+    """Return why standard output takes no more, such as a full disk, and None if it does."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        # Python would try again when it exits, and print a traceback.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return error.strerror
+    return None
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

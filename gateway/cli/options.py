@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from gateway.cli.output import command_error, escape_warnings
-from gateway.config import Settings, load
+from gateway.config import ServerSettings, Settings, load
 from gateway.errors import ConfigError, InvalidSettings
 
 INVALID_SETTINGS = 78
@@ -28,7 +28,8 @@ def load_settings(config: Path | None, data_dir: Path | None, host: str | None =
     settings = load(config)
     given = {"host": host, "port": port, "data_dir": data_dir}
     changes = {name: value for name, value in given.items() if value is not None}
-    return settings.model_copy(update={"server": settings.server.model_copy(update=changes)})
+    server = ServerSettings.model_validate({**settings.server.model_dump(), **changes})
+    return settings.model_copy(update={"server": server})
 
 
 @contextmanager

@@ -36,6 +36,7 @@ REASONS = {
         "gateway/cli/editor.py": "read_text",
         "gateway/cli/file_replacement.py": "mkdir open os.chmod os.replace os.unlink tempfile.mkstemp",
         "gateway/cli/launchd.py": "mkdir open read_bytes unlink",
+        "gateway/cli/main.py": "os.open",
         "gateway/cli/store.py": "unlink",
         "gateway/cli/systemd.py": "read_bytes read_text unlink",
         "gateway/config.py": "read_text",
@@ -69,7 +70,7 @@ REASONS = {
     },
     "Without a sandbox or a container only, where the agent itself may write anywhere. In these, files are written through "
     "confined_files.": {
-        "drivers/runtime/process.py": "mkdir*2 os.open",
+        "drivers/runtime/process.py": "mkdir*2 os.open*2",
     },
     "It makes the rules of the sandbox. Paths that an agent may have replaced are opened without following links.": {
         "drivers/runtime/sandbox.py": "mkdir os.open os.scandir",

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from gateway.agents.configured_agents import Agents
 from gateway.cli.main import main
+from gateway.cli.options import load_settings
 from gateway.config import Settings, load, parse
 from gateway.errors import ConfigError
 
@@ -107,6 +108,12 @@ def test_toml_error_is_reported_with_file_and_line(file: Path, content: bytes, l
         load(file)
     assert str(file) in str(refusal.value)
     assert line in str(refusal.value)
+
+
+def test_a_byte_order_mark_and_brackets_of_an_address_are_left_out(file: Path) -> None:
+    file.write_bytes(b"\xef\xbb\xbf[server]\nhost = '[::1]'\n")
+    assert load(file).server.host == "::1"
+    assert load_settings(file, None, "[::]").server.host == "::"
 
 
 def test_missing_file_and_folder_are_rejected(file: Path, tmp_path: Path) -> None:

@@ -7,12 +7,15 @@ Protocol pages: https://agentclientprotocol.com/protocol/session-setup; `session
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, WrapValidator
 
 from gateway.runs.session_metadata import MAX_TITLE_LENGTH
+
+log = logging.getLogger(__name__)
 
 
 def _none(value: Any, validate: Callable[[Any], Any]) -> Any:
@@ -22,15 +25,17 @@ def _none(value: Any, validate: Callable[[Any], Any]) -> Any:
         return None
 
 
-def _valid_items(value: Any, validate: Callable[[Any], Any]) -> Any:
+def _valid_items(value: Any, validate: Callable[[Any], Any], info: ValidationInfo) -> Any:
     if not isinstance(value, list):
         return validate(value)
     found: list[Any] = []
-    for item in value:
+    for n, item in enumerate(value):
         try:
             found += validate([item])
-        except ValidationError:
-            continue
+        except ValidationError as error:
+            # Without the values, which may be secret.
+            problems = {f"{problem['loc'][-1]}: {problem['msg']}" for problem in error.errors(include_input=False)}
+            log.warning("%s[%d] of a client is malformed and left out: %s", info.field_name, n, "; ".join(sorted(problems)[:3]))
     return found
 
 

@@ -76,6 +76,21 @@ async def test_a_missing_program_is_an_error(tmp_path: Path) -> None:
     assert message == f"cannot start 'no-such-program' in {tmp_path}: [Errno 2] No such file or directory: 'no-such-program'"
 
 
+async def test_a_script_whose_interpreter_is_missing_is_an_error(tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    for first, reason in (
+        ("#!/no/such/python3 -u\n", "its first line names the interpreter '/no/such/python3', which does not exist"),
+        (
+            "#!/bin/sh\r\n",
+            "its first line names the interpreter '/bin/sh\\r', which does not exist; its lines end as on Windows: convert it, "
+            "for instance with dos2unix",
+        ),
+    ):
+        script.write_text(first)
+        script.chmod(0o700)
+        assert await start_error(Command((str(script),), tmp_path, {})) == f"cannot start '{script}' in {tmp_path}: {reason}"
+
+
 async def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     message = await start_error(Command(python(""), tmp_path / "gone", {}))
     assert message == f"the working folder {tmp_path}/gone does not exist; create it, or set the agent's cwd to one that does"

@@ -54,6 +54,23 @@ async def test_prompt_after_double_dash_may_begin_with_a_dash(tmp_path: Path) ->
     assert await PorticoCommand(tmp_path, "run", "echo", "--", "--help").run() == (0, "--help\n", "")
 
 
+async def test_text_that_the_terminal_cannot_show_or_that_is_no_text(tmp_path: Path) -> None:
+    latin = {"PYTHONIOENCODING": "latin-1"}
+    assert await PorticoCommand(tmp_path, "run", "echo", "smile 😀", env=latin, own=True).run() == (0, "smile \\U0001f600\n", "")
+    refusal = "Error: the prompt is not text in the encoding of this terminal, utf-8; use that encoding, or set LC_ALL\n"
+    for prompt, given in ((os.fsdecode(b"caf\xe9"), b""), ("-", b"caf\xe9")):
+        assert await PorticoCommand(tmp_path, "run", "echo", prompt).run(given) == (1, "", refusal)
+
+
+@pytest.mark.parametrize("arguments", [("run", "echo", "hi"), ("agents", "list"), ("agents", "--help")])
+async def test_a_full_disk_behind_standard_output_is_one_line(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    process = await PorticoCommand(tmp_path, *arguments, config="--help" not in arguments).start(stdout=full)
+    os.close(full)
+    _, err = await asyncio.wait_for(process.communicate(), 60)
+    assert (process.returncode, err) == (1, b"Error: the output cannot be written: No space left on device\n")
+
+
 async def test_tool_calls_and_errors_are_on_standard_error(play: Callable[..., PorticoCommand]) -> None:
     call = {"tool_call": {"name": "own", "detail": "[bold]a[/bold] file"}}
     end = {"stop": {"reason": "error", "message": "the model failed [/no] to {options.token}"}}
