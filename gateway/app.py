@@ -233,6 +233,7 @@ class Gateway:
         self._retention = Retention(self.store, transcripts, settings.store, self.sessions.delete_unused, self.clock)
         self.search = SessionSearch(self.store)
         self.conversations = Conversations(self.agents, self.sessions, settings.openai.tools)
+        self.close_last.append(self.conversations.close)
         self.discovery.spawner = spawner
         self.discovery.start()
         if self.cluster is not None:

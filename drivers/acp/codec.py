@@ -562,7 +562,7 @@ class AcpCodec(AskingCodec, SupportsClientRequests, SupportsMcpTools, SupportsMo
     # -- the session --------------------------------------------------------------------------------------------------
 
     def _session_ready(self) -> None:
-        self.native_id = self.session.id
+        self.native_id, self.resumable = self.session.id, self.session.resumable
         self._cost.opened(self.native_id)
         self.phase = "ready"
         if self._task is not None:

@@ -114,6 +114,13 @@ class SessionState:
         return bool(can and can.prompt_capabilities and can.prompt_capabilities.image)
 
     @property
+    def resumable(self) -> bool:
+        """Whether the agent can resume or load a session."""
+        can = self.capabilities
+        resumes = can and can.session_capabilities and can.session_capabilities.resume is not None
+        return bool(can and (resumes or can.load_session))
+
+    @property
     def additional_directories(self) -> bool | None:
         """Whether the agent accepts folders beside the working folder; None before `initialize`."""
         if self.agent is None:

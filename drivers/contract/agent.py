@@ -103,6 +103,8 @@ class Agent(ABC):
     """A live native session. One prompt at a time; `receive` gives that prompt's events, `session_end` last."""
 
     native_id: str | None = None
+    resumable = True
+    """Whether another process can resume the native session."""
 
     @property
     @abstractmethod

@@ -50,6 +50,7 @@ class Codec(ABC):
         title: The CLI's name in error messages.
         phase: Where the conversation is.
         native_id: The id by which the CLI resumes the session; None while it is not known.
+        resumable: Whether the CLI can resume the session by that id.
         outbox: Bytes for the CLI's standard input. The runtime writes and clears it after each call.
         pending: Events that no line of output caused. The runtime takes them after each call.
         start_error: Why the CLI does not open the session. The runtime ends the process then and raises it.
@@ -65,6 +66,7 @@ class Codec(ABC):
         super().__init__()
         self.phase: Phase = "starting"
         self.native_id: str | None = None
+        self.resumable = True
         self.outbox = bytearray()
         self.pending: list[OutputEvent] = []
         self.start_error: DriverError | None = None

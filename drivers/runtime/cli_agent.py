@@ -191,6 +191,10 @@ class CliAgent(Agent):
         return self._codec.native_id
 
     @property
+    def resumable(self) -> bool:  # type: ignore[override]
+        return self._codec.resumable
+
+    @property
     def alive(self) -> bool:
         return self._process.alive and not self._gone
 

@@ -31,9 +31,9 @@ from drivers.contract.messages import (
 from gateway.agents.configured_agents import Agents, ConfiguredAgent
 from gateway.agents.folder_access import FOLDER_OF_SESSION, in_time
 from gateway.config import OwnTools
-from gateway.conversations.message_digests import Digest, message_digests
+from gateway.conversations.message_digests import Digest, conversation_digest, message_digests
 from gateway.conversations.open_conversations import OpenConversation, OpenConversations
-from gateway.errors import BadRequest, Conflict, NotFound
+from gateway.errors import AgentProblem, BadRequest, Conflict, NodeAway, NoNode, NotFound, StoreUnavailable
 from gateway.events.event_log import Entry
 from gateway.events.turn_reader import Turn
 from gateway.runs.answer_format import AnswerFormat, require_schema
@@ -179,6 +179,7 @@ class ConversationTurn:
         if asked.digests is None:
             return
         self._conversations.keep(
+            self.session,
             OpenConversation(
                 self.session.id,
                 asked.scope,
@@ -189,7 +190,7 @@ class ConversationTurn:
                 asked.hints,
                 asked.name,
                 asked.by_id,
-            )
+            ),
         )
 
     def abandon(self, answer: AssistantMessage | None = None) -> None:
@@ -276,9 +277,22 @@ class Conversations:
         # The node of the named session has it: another one would look for that first, and find that it belongs here.
         return await self._begin(asked, here=request.session_id is not None)
 
-    def keep(self, conversation: OpenConversation) -> None:
-        """Let a next request continue this conversation."""
+    def keep(self, session: Session, conversation: OpenConversation) -> None:
+        """Let a next request continue this conversation of a session, also after a restart."""
         self._open.add(conversation)
+        self._run_in_background(self._store(session, conversation))
+
+    async def _store(self, session: Session, conversation: OpenConversation) -> None:
+        try:
+            await session.store.sessions.update(session.id, conversation=conversation.digest)
+        except StoreUnavailable as error:
+            # Until the gateway stops, it is found in memory; then the conversation gets a new session.
+            log.warning("session %s: its conversation is not stored: %s", session.id, error)
+
+    async def close(self) -> None:
+        """Wait for what is in the background."""
+        while self._background:
+            await asyncio.wait(self._background)
 
     def delete_soon(self, caller: Caller, session: Session) -> None:
         """Delete a session in the background."""
@@ -351,16 +365,23 @@ class Conversations:
             return await self._named(asked, session_id)
         if not any(isinstance(message, AssistantMessage) for message in asked.before):
             return None
-        conversation = self._open.take(asked.scope, asked.digests or (), asked.hints, asked.name, by_id=asked.by_id)
-        if conversation is None:
-            return None
-        session = conversation.session()
-        if session is not None:
+        digests = asked.digests or ()
+        conversation = self._open.take(asked.scope, digests, asked.hints, asked.name, by_id=asked.by_id)
+        session = conversation.session() if conversation is not None else None
+        if conversation is not None and session is not None:
             return session, conversation
+        if conversation is not None:
+            stored: str | None = conversation.session_id
+        else:
+            # Such as before a restart.
+            stored = await self._sessions.of_conversation(conversation_digest(asked.scope, digests))
         try:
-            return await self._named(asked, conversation.session_id)
-        except NotFound:
+            found = None if stored is None else await self._named(asked, stored)
+        except (NotFound, AgentProblem, NodeAway, NoNode) as error:
+            log.info("session %s is not continued by a conversation: %s", stored, error)
             return None
+        # As the client has the messages, so that its next request finds them again.
+        return None if found is None else (found[0], replace(found[1], digests=digests))
 
     async def _named(self, asked: _Asked, session_id: str) -> tuple[Session, OpenConversation] | None:
         """A session by its id, if the request continues it: if its history ends with the messages of the conversation."""
@@ -499,7 +520,9 @@ class Conversations:
         prompt = asked.prompt
         results = [message for message in asked.new if isinstance(message, ToolMessage)]
         history = [*asked.before, *results] if prompt is not None else asked.before
-        check_seed(asked.agent, history)
+        if asked.agent.info.capabilities.seeds:
+            # Any other agent gets the history as text, whatever is in it.
+            check_seed(asked.agent, history)
         session = await self._sessions.create(
             asked.caller, asked.agent, asked.settings, history, wait_for_calls=prompt is None, here=here
         )

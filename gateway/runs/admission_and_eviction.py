@@ -17,6 +17,10 @@ from gateway.errors import ShuttingDown, TooMany
 CLOSING = "the gateway is shutting down; try again when it is back"
 
 
+EvictionOrder = tuple[bool, bool, float]
+"""Whether only a text would be left of the conversation, whether the agent waits for its client, and when it was used last."""
+
+
 class Occupant(Protocol):
     """A session or a task that may hold a slot for an agent and one for a turn."""
 
@@ -33,7 +37,7 @@ class Occupant(Protocol):
         """Whether it has a live agent that is not being ended."""
 
     @property
-    def eviction_order(self) -> tuple[bool, float] | None:
+    def eviction_order(self) -> EvictionOrder | None:
         """The lowest is evicted first; None where the agent is needed."""
 
     def evict(self) -> None:

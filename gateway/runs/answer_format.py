@@ -30,10 +30,11 @@ from drivers.contract.events import (
     ToolCall,
     Usage,
 )
-from drivers.contract.messages import TextBlock, blocks
+from drivers.contract.messages import Message, TextBlock, blocks
 from drivers.runtime.clock import Clock
 from drivers.runtime.file_threads import bounded
 from gateway.errors import BadRequest
+from gateway.runs.history_as_text import with_history
 
 CHECK_SECONDS = 5.0
 """The time limit for the check of an answer, whose schema is the client's."""
@@ -81,7 +82,8 @@ def _find_value(text: str, schema: Mapping[str, Any]) -> tuple[Any, str | None]:
 class FormattedAgent(Agent):
     """An agent whose answers have a format, if `expected` is set: it is asked once more for an answer that has not.
 
-    The text of the last message is held back until it is known. What is asked for again is no part of the conversation.
+    The text of the last message is held back until it is known. What is asked for again is no part of the conversation. `untold`
+    are earlier messages that the agent does not know: its first prompt has them as text.
 
     Parameters:
         agent: The agent itself.
@@ -90,6 +92,7 @@ class FormattedAgent(Agent):
 
     def __init__(self, agent: Agent, takes_schema: Callable[[Mapping[str, Any]], TakesSchema | None], clock: Clock) -> None:
         self.expected: AnswerFormat | None = None
+        self.untold: Sequence[Message] = ()
         self.agent, self._takes_schema, self._clock = agent, takes_schema, clock
         self._begin()
 
@@ -105,6 +108,10 @@ class FormattedAgent(Agent):
     @property
     def native_id(self) -> str | None:  # type: ignore[override]
         return self.agent.native_id
+
+    @property
+    def resumable(self) -> bool:  # type: ignore[override]
+        return self.agent.resumable
 
     @property
     def alive(self) -> bool:
@@ -132,7 +139,9 @@ class FormattedAgent(Agent):
 
     async def prompt(self, prompt: Prompt) -> None:
         self._begin()
-        await self.agent.prompt(prompt if self.expected is None else self._with_format(prompt, self.expected))
+        told = with_history(prompt, self.untold) if self.untold else prompt
+        await self.agent.prompt(told if self.expected is None else self._with_format(told, self.expected))
+        self.untold = ()
 
     async def reply(self, reply: Reply) -> None:
         if isinstance(reply, ToolReply):

@@ -96,6 +96,11 @@ class LiveAgent:
         return self.process is not Process.NONE
 
     @property
+    def is_all_there_is(self) -> bool:
+        """Whether nothing but a text would be left without this process: the agent resumes no session, and cannot be seeded."""
+        return self.current is not None and not (self.current.resumable or self._agent.info.capabilities.seeds)
+
+    @property
     def stored(self) -> bool:
         """Whether the store has the native id. A session loaded without it would resume a native session of another history."""
         return self._storing is None or self._storing.done()
@@ -187,6 +192,8 @@ class LiveAgent:
     async def start(self, settings: SessionSettings, history: Sequence[Message], *, resume: bool) -> Agent:
         """A fresh process that resumes the CLI's own session, or is seeded with the history. Raises AgentProblem.
 
+        An agent that cannot be seeded gets the history as text, with its first prompt.
+
         Without `resume`, and where the CLI does not resume its session, a fresh native session is seeded.
         """
         await self.end()
@@ -238,7 +245,7 @@ class LiveAgent:
     def forget(self) -> None:
         """Do not resume the native session: its CLI may have kept less of the last run than the history has, or more.
 
-        The next process is seeded, where the agent can be given a history. Any other agent has nothing else than that session.
+        The next process is seeded, where the agent can be given a history. Any other agent has more in that session than in text.
         """
         if self.process is not Process.SPENT:
             if self._agent.info.capabilities.seeds:
@@ -327,12 +334,16 @@ class LiveAgent:
                 return await self._launch(replace(spec, seed=SessionSeed(self._native_id, system=spec.seed.system)))
             except DriverError as error:
                 # Also for another reason than that the native session is gone, which would be the same at every turn.
-                seeds = self._agent.info.capabilities.seeds
-                if not (seeds or isinstance(error, ResumeFailed)):
+                if not (self._agent.info.capabilities.seeds or isinstance(error, ResumeFailed)):
                     raise
-                instead = ", a fresh one is seeded" if seeds else ""
-                log.warning("session %s: its native session is not resumed%s: %s", self._session_id, instead, error)
-        return await self._launch(spec)
+                log.warning(
+                    "session %s: its native session is not resumed, a fresh one gets the history: %s", self._session_id, error
+                )
+        if self._agent.info.capabilities.seeds or not spec.seed.history:
+            return await self._launch(spec)
+        agent = await self._launch(replace(spec, seed=SessionSeed(system=spec.seed.system)))
+        agent.untold = spec.seed.history
+        return agent
 
     async def _launch(self, spec: SessionSpec) -> FormattedAgent:
         self._shared.program_starts(self._agent)

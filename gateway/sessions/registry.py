@@ -278,6 +278,10 @@ class Sessions:
         """
         return await self.get(caller, session_id)
 
+    async def of_conversation(self, digest: bytes) -> str | None:
+        """The id of the session that has answered the conversation with this digest, None if none has."""
+        return await self._store.sessions.of_conversation(digest)
+
     async def agent_of(self, caller: Caller, session_id: str) -> str:
         """The name of a session's agent, which need not be configured here. Raises NotFound."""
         record = await self._store.sessions.get(session_id)

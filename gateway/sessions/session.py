@@ -43,7 +43,7 @@ from gateway.observability.logs import bind_session_id
 from gateway.policy.decision_record import CLIENT, TIME_LIMIT
 from gateway.policy.enforcement import PolicyEnforcer
 from gateway.policy.paths import PathResolver
-from gateway.runs.admission_and_eviction import AdmissionControl
+from gateway.runs.admission_and_eviction import AdmissionControl, EvictionOrder
 from gateway.runs.answer_format import AnswerFormat
 from gateway.runs.cancellation import completed, unless_cancelled
 from gateway.runs.idempotency import IdempotencyKey
@@ -263,11 +263,14 @@ class Session:
         return self._agent.exists and not self.evicting
 
     @property
-    def eviction_order(self) -> tuple[bool, float] | None:
-        """Idle agents go before those that wait for their client, each the one unused for the longest first."""
+    def eviction_order(self) -> EvictionOrder | None:
+        """Idle agents go before those that wait for their client, each the one unused for the longest first.
+
+        Agents whose sessions cannot be resumed go last.
+        """
         if not self.has_agent or self.busy or self.lock.locked():
             return None
-        return self.state == "waiting", self.used_at
+        return self._agent.is_all_there_is, self.state == "waiting", self.used_at
 
     @property
     def unused_seconds(self) -> float:

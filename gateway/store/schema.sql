@@ -19,8 +19,11 @@ CREATE TABLE sessions (
     -- The id of the session whose messages it began with, which may have been deleted since.
     forked_from {text},
     -- Why its queued messages wait until a client says to go on: 'cancelled' or an error; null if they do not.
-    queue_stopped {text}
+    queue_stopped {text},
+    -- The digest of the conversation of a stateless API that it has answered last (gateway/conversations); null if it has none.
+    conversation {bytes}
 );
+CREATE INDEX sessions_conversation ON sessions (conversation);
 CREATE INDEX sessions_newest ON sessions (created_at, id);
 CREATE INDEX sessions_owner ON sessions (owner, created_at, id);
 

@@ -113,6 +113,11 @@ class SessionRepository:
         row = await self._database.read(lambda connection: connection.first(query, {"id": session_id}))
         return _record(row) if row else None
 
+    async def of_conversation(self, digest: bytes) -> str | None:
+        """Returns the id of the newest session that has answered this conversation last, None if none has."""
+        query = "SELECT id FROM sessions WHERE conversation = :digest ORDER BY created_at DESC LIMIT 1"
+        return await self._database.read(lambda connection: connection.value(query, {"digest": digest}))
+
     async def some(self, session_ids: Sequence[str]) -> list[SessionRecord]:
         """Returns the sessions with these ids, in any order. Those that do not exist are omitted."""
         query, values = f"SELECT {columns(SessionRecord)} FROM sessions WHERE id {{in_ids}}", {"ids": list(session_ids)}
@@ -186,7 +191,7 @@ class SessionRepository:
         return await self._database.read(lambda connection: connection.value(query))
 
     async def update(self, session_id: str, **values: Any) -> None:
-        """Sets columns of a session: `config` (JSON data), `secrets`, `native_id`, `queue_stopped`."""
+        """Sets columns of a session: `config` (JSON data), `secrets`, `native_id`, `queue_stopped`, `conversation`."""
         if "config" in values:
             values["config"] = json.dumps(values["config"])
         statement = f"UPDATE sessions SET {assignments(values)} WHERE id = :id"

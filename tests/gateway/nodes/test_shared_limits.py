@@ -58,7 +58,7 @@ class Occupant:
     owner: str | None
     busy: bool = True
     has_agent: bool = True
-    eviction_order: tuple[bool, float] | None = None
+    eviction_order: tuple[bool, bool, float] | None = None
 
     def evict(self) -> None: ...
 
