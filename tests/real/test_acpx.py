@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import write_config
-from tests.gateway.protocols.acp.transports import config
 from tests.real.clis import CLIS, ROOT, require
+from tests.support.acp_client import config
 from tests.support.daemon import Daemon
 
 BIN = CLIS / "acpx" / "node_modules" / ".bin"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.gateway.protocols.acp.client import Client, connect
 from tests.model_server.scenarios import ToolUse
 from tests.real.tool_bench import Bench, bash
+from tests.support.acp_client import Client, connect
 from tests.support.daemon import RunningGateway, run_gateway
 
 

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from drivers.runtime.sandbox import unavailable
-from tests.gateway.protocols.acp.client import connect
 from tests.model_server.scenarios import ToolUse
 from tests.real.tool_bench import Bench, bash
+from tests.support.acp_client import connect
 from tests.support.daemon import run_gateway
 
 pytestmark = pytest.mark.skipif(unavailable() is not None, reason=f"no sandbox here: {unavailable()}")

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from tests.gateway.protocols.acp.client import Client, connect, prompt
 from tests.model_server.scenarios import Scenario, Step, ToolUse, text_step
 from tests.real.gemini import SCENARIOS, WRITE, Gemini
 from tests.real.processes import processes_of
+from tests.support.acp_client import Client, connect, prompt
 from tests.support.daemon import RunningGateway
 
 NEW = {"file_path": "new.txt", "content": "made\n"}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.gateway.protocols.acp.client import connect, prompt
 from tests.model_server.scenarios import Scenario, Step, ToolUse, text_step
 from tests.real.gemini import READ, SCENARIOS, SHELL, WRITE, Gemini
+from tests.support.acp_client import connect, prompt
 from tests.support.daemon import RunningGateway
 
 EDIT = {"file_path": "a.txt", "old_string": "line 20\n", "new_string": "twenty\n", "instruction": "edit"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from tests.gateway.protocols.acp.client import connect
 from tests.real.gemini import Gemini
+from tests.support.acp_client import connect
 
 
 async def test_file_tools_work_in_an_additional_directory(gemini: Gemini) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.protocols.acp.client import connect
 from tests.model_server.scenarios import Scenario, Step, ToolUse, text_step
 from tests.real.codex.test_codex_modes import Editor
 from tests.real.editor import SERVER
 from tests.real.gemini import SCENARIOS, SHELL, Gemini, create_session
 from tests.real.processes import processes_of
+from tests.support.acp_client import connect
 
 SCENARIOS["fetch"] = Scenario((Step((ToolUse("web_fetch", {"prompt": "read http://127.0.0.1:9/"}),)), text_step("Done.")))
 SCENARIOS["server"] = Scenario((Step((ToolUse("mcp_my-server_secret", {"x": 1}),)), text_step("Done.")))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from drivers.runtime.sandbox import unavailable
-from tests.gateway.protocols.acp.client import connect, prompt
 from tests.model_server.scenarios import Scenario, Step, ToolUse, text_step
 from tests.real.gemini import SCENARIOS, SHELL, WRITE, Gemini
+from tests.support.acp_client import connect, prompt
 
 pytestmark = pytest.mark.skipif(unavailable() is not None, reason=f"no sandbox here: {unavailable()}")
 

@@ -10,11 +10,11 @@ import pytest
 from acp import text_block
 from acp.schema import EnvVariable, McpServerStdio
 
-from tests.gateway.protocols.acp.client import RpcFailed, connect
 from tests.model_server.scenarios import Scenario, Step, ToolUse, text_step
 from tests.real.editor import SERVER, editor_of
 from tests.real.gemini import READ, SCENARIOS, Gemini, create_session
 from tests.real.processes import arguments
+from tests.support.acp_client import RpcFailed, connect
 
 SECRET = "tok-5up3r-s3cr3t"
 SCENARIOS["server"] = Scenario((Step((ToolUse("mcp_my-server-2_secret", {"x": 1}),)), text_step("Done.")))

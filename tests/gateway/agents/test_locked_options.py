@@ -12,8 +12,8 @@ from gateway.agents.configured_agents import Agents
 from gateway.config import parse
 from gateway.errors import ConfigError, Forbidden
 from tests.gateway.cli.test_acp import small_agent
-from tests.gateway.protocols.acp.client import Client, RpcFailed, connect
 from tests.support.aap_client import AapClient, BaseUrl
+from tests.support.acp_client import Client, RpcFailed, connect
 from tests.support.daemon import RunningGateway, gateway_config, run_gateway
 from tests.support.requests import create_session, execute, get_session, send_turn, session_body, user_message
 

@@ -27,7 +27,7 @@ from gateway.protocols.acp.transport.local_socket import LocalSocket
 from gateway.security.api_keys import default_api_keys
 from gateway.security.redaction import Redactor
 from tests.conftest import write_config
-from tests.gateway.protocols.acp.client import RpcFailed, connect
+from tests.support.acp_client import RpcFailed, connect
 from tests.support.daemon import gateway_config, run_gateway, serve_gateway
 from tests.support.portico_command import PorticoCommand
 from tests.support.requests import create_session, execute, get_session, send_turn, session_body

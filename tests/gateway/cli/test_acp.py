@@ -11,8 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.gateway.protocols.acp.client import RpcFailed
-from tests.gateway.protocols.acp.transports import on_websocket
+from tests.support.acp_client import RpcFailed, on_websocket
 from tests.support.daemon import KEY, RunningGateway, gateway_config, run_gateway
 from tests.support.fork_server import forked_command
 

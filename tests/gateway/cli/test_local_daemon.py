@@ -26,8 +26,7 @@ from gateway.protocols.acp.transport.local_socket import HELLO_TIMEOUT, LocalSoc
 from gateway.security.socket_proof import proof
 from gateway.server.data_dir_lock import DataDirLocked, data_dir_lock, received_lock
 from tests.conftest import write_config
-from tests.gateway.protocols.acp.client import Client, RpcFailed
-from tests.gateway.protocols.acp.transports import config, on_stdio
+from tests.support.acp_client import Client, RpcFailed, config, on_stdio
 from tests.support.daemon import Daemon
 from tests.support.manual_clock import ManualClock
 from tests.support.portico_command import PorticoCommand

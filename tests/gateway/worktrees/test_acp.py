@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.gateway.protocols.acp.client import connect
 from tests.gateway.worktrees.repositories import commit_file, make_repository, worktree_config
+from tests.support.acp_client import connect
 from tests.support.daemon import run_gateway
 
 FILES = {"fs": {"readTextFile": True, "writeTextFile": True}, "terminal": True}

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.gateway.protocols.acp.client import Client, connect, prompt
 from tests.model_server.scenarios import Step, ToolUse, text_step
 from tests.real.tool_bench import Bench, bash
+from tests.support.acp_client import Client, connect, prompt
 from tests.support.daemon import run_gateway
 
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from drivers.runtime.sandbox import unavailable
-from tests.gateway.protocols.acp.client import Client, connect
 from tests.model_server.scenarios import ToolUse
 from tests.real.processes import processes_of
 from tests.real.test_claude_tools_permission import hook
 from tests.real.tool_bench import Bench, bash, result
+from tests.support.acp_client import Client, connect
 from tests.support.daemon import RunningGateway, run_gateway
 
 Json = dict[str, Any]

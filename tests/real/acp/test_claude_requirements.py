@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.gateway.protocols.acp.client import Client
 from tests.gateway.protocols.acp.core_profile import ALL_REQUIREMENTS
-from tests.gateway.protocols.acp.transports import on_stdio, on_websocket
 from tests.real.acp.mirror import mirror
 from tests.real.conftest import Home, make_home
 from tests.real.processes import tear_down
+from tests.support.acp_client import Client, on_stdio, on_websocket
 from tests.support.daemon import KEY
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

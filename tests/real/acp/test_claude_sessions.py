@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.protocols.acp.client import Client, prompt
 from tests.gateway.protocols.acp.requirements import load
-from tests.gateway.protocols.acp.transports import on_websocket
 from tests.model_server.serving import ModelServer
 from tests.real.acp.mirror import mirror
+from tests.support.acp_client import Client, on_websocket, prompt
 from tests.support.daemon import KEY, RunningGateway
 from tests.support.requests import create_session, get_history, get_session, send_turn, wait_until_idle
 

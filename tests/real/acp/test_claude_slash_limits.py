@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from gateway.security.authentication import Caller
-from tests.gateway.protocols.acp.client import Client, connect
 from tests.model_server.scenarios import ToolUse, text_step
 from tests.real.acp.test_claude_modes import editor
 from tests.real.tool_bench import Bench, bash
+from tests.support.acp_client import Client, connect
 from tests.support.daemon import RunningGateway, run_gateway
 
 ALLOWS = "---\ndescription: d\nallowed-tools: Bash(touch:*)\nmodel: opus\n---\n"

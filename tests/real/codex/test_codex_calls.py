@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.protocols.acp.client import Client, connect, prompt
 from tests.model_server.openai import OpenAIServer, model_server
 from tests.model_server.openai_scenarios import SCENARIOS
 from tests.model_server.scenarios import Scenario, Step, ToolUse, text_step
 from tests.real.codex.conftest import Home
+from tests.support.acp_client import Client, connect, prompt
 
 PATCH = """*** Begin Patch
 *** Update File: a.txt

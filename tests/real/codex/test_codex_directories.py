@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.protocols.acp.client import Client, connect
 from tests.model_server.openai import OpenAIServer
 from tests.real.codex.conftest import Home, needs_sandbox
+from tests.support.acp_client import Client, connect
 from tests.support.daemon import RunningGateway
 
 SETTINGS = """

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.protocols.acp.client import Client, connect
 from tests.model_server.openai import OpenAIServer, model_server
 from tests.model_server.scenarios import Scenario, Step, Text, ToolUse, text_step
 from tests.real.codex.aap_client import outputs
@@ -20,6 +19,7 @@ from tests.real.codex.conftest import Home, needs_sandbox
 from tests.real.codex.test_codex_servers import CALLS
 from tests.real.editor import SERVER
 from tests.real.processes import clis_of
+from tests.support.acp_client import Client, connect
 from tests.support.waiting import wait_until
 
 Json = dict[str, Any]
