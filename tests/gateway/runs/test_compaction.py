@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import httpx
 
 from drivers.contract.messages import AssistantMessage, Message, SystemMessage, ToolMessage, ToolUseBlock, UserMessage
 from gateway.events.messages import message_row
@@ -21,6 +24,11 @@ def assistant(text: str) -> dict[str, str]:
     return {"role": "assistant", "content": text}
 
 
+async def histories(client: httpx.AsyncClient, session: str) -> dict[str, Any]:
+    """Return both histories of a session: the full one, and the compacted one."""
+    return dict((await client.get(f"/session/{session}")).json()["history"])
+
+
 async def test_compacted_history_equals_the_full_history_until_the_cli_compacts_it(
     portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
@@ -28,13 +36,13 @@ async def test_compacted_history_equals_the_full_history_until_the_cli_compacts_
     client = portico.client
     seed = {"role": "system", "content": "Be brief."}
     session = (await create_session(client, "script", seed, "a", options={"scenario": name}))["sessionId"]
-    found = (await get_session(client, session))["history"]
+    found = await histories(client, session)
     assert found["compacted"] == found["full"] == [seed, user_message("a"), assistant("one")]
     # No event reports it to the client, which can request the history.
     assert [message["content"] for message in (await send_turn(client, session, "b"))["messages"]] == ["two"]
     await send_turn(client, session, "c")
     after = [assistant("two"), user_message("c"), assistant("three")]
-    found = (await get_session(client, session))["history"]
+    found = await histories(client, session)
     assert found["compacted"] == [seed, SUMMARY, *after]
     assert found["full"] == [seed, user_message("a"), assistant("one"), user_message("b"), *after]
 
@@ -43,7 +51,7 @@ async def test_kept_messages_follow_the_summary(portico: RunningGateway, write_s
     name = write_scenario([{"text": "one"}], [{"compact": {"summary": "So far: a, b.", "kept": 2}}, {"text": "two"}])
     session = (await create_session(portico.client, "script", "a", options={"scenario": name}))["sessionId"]
     await send_turn(portico.client, session, "b")
-    found = (await get_session(portico.client, session))["history"]
+    found = await histories(portico.client, session)
     assert found["compacted"] == [SUMMARY, assistant("one"), user_message("b"), assistant("two")]
 
 
@@ -54,7 +62,7 @@ async def test_last_compaction_counts_and_may_keep_more_messages_than_exist(
         [{"compact": "old"}, {"text": "one"}, {"message_end": True}, {"compact": {"summary": "new", "kept": 9}}]
     )
     session = (await create_session(portico.client, "script", "a", options={"scenario": name}))["sessionId"]
-    assert (await get_session(portico.client, session))["history"]["compacted"] == [
+    assert (await histories(portico.client, session))["compacted"] == [
         user_message("new"),
         user_message("a"),
         assistant("one"),
@@ -80,7 +88,7 @@ async def test_compacted_history_is_seeded_to_a_new_agent_after_a_restart(tmp_pa
         session = (await create_session(portico.client, "script", "a", options={"scenario": name}))["sessionId"]
         await send_turn(portico.client, session, "b")
     async with run_gateway(gateway_config(tmp_path)) as portico:
-        assert (await get_session(portico.client, session))["history"]["compacted"] == [SUMMARY]
+        assert (await histories(portico.client, session))["compacted"] == [SUMMARY]
         (answer,) = (await send_turn(portico.client, session, "c"))["messages"]
         assert answer["content"] == '["So far: a, b."]'
         assert (await portico.client.delete(f"/session/{session}")).status_code == 204
