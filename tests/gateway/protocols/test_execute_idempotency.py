@@ -198,6 +198,18 @@ async def test_stream_without_a_stored_end_ends_with_an_error(portico: RunningGa
         assert found[-1]["exit_code"] != 0
 
 
+async def test_stream_of_a_task_that_had_waited_is_whole(portico: RunningGateway) -> None:
+    """The policy was asked about a call of the task."""
+    store = portico.gateway.store
+    key = IdempotencyKey.of(None, "execute", "job-1", ["echo", "x", None])
+    await store.runs.start(RunRecord("run", "exec", "ended", "end_turn", 1), key=key.record("exec", 1))
+    waiting = b'{"kind":"awaiting","calls":[{"id":"call-1","wants":"permission"}]}'
+    for seq, event in enumerate((waiting, b'{"kind":"agent_token","text":"x"}', b'{"kind":"session_end","exit_code":0}'), 1):
+        await store.events.append(EventRow("exec", seq, seq, event))
+    found = await execute(portico.client, "x", "echo", idempotency_key="job-1")
+    assert [frame["kind"] for frame in found][-2:] == ["agent_token", "session_end"]
+
+
 def _stored(folder: Path) -> bool:
     return b"hanging" in stored_content(folder / "data")
 
