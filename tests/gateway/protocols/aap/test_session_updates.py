@@ -178,6 +178,17 @@ async def test_a_result_of_the_application_has_no_choices(portico: RunningGatewa
     }  # fmt: skip
 
 
+async def test_a_trusted_call_at_the_end_of_a_given_history_needs_no_answer(portico: RunningGateway) -> None:
+    calls = [{"type": "tool_use", "toolCallId": name, "name": name, "input": {}} for name in ("lookup", "write_note")]
+    body = {
+        "agent": {"name": "script", "tools": [{"name": "lookup", "trust": True}, {"name": "write_note"}]},
+        "messages": [{"role": "user", "content": "Go"}, {"role": "assistant", "content": calls}],
+    }
+    session = (await portico.client.post(SESSIONS, json=body)).json()["sessionId"]
+    pending = (await info(portico.client, session))["x-portico"]["pendingCalls"]
+    assert [(call["toolCallId"], call["optional"]) for call in pending] == [("lookup", True), ("write_note", False)]
+
+
 async def test_many_changes_at_once_are_few_frames(portico: RunningGateway) -> None:
     client = portico.client
     async with updates(client) as stream:
