@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -166,6 +167,25 @@ def test_choices_about_the_whole_tool_change_its_grant() -> None:
     assert trusted is not None and disabled is not None
     assert with_choices(ENABLED, [trusted]).tools == (ToolGrant("Bash", trust=True),)
     assert with_choices(ENABLED, [disabled]).tools == ()
+
+
+async def test_a_client_with_forms_gets_the_questions_of_a_call_as_one_form(
+    tmp_path: Path, write_scenario: Callable[..., str]
+) -> None:
+    name = write_scenario(
+        [{"tool_call": {"id": "c", "name": "AskUserQuestion", "input": ASKED, "question": True}}, {"text": "ok"}]
+    )
+    agent = {"driver": "script", "cwd": str(tmp_path / "scenes"), "options": {"scenario": name}}
+    async with (
+        run_gateway(gateway_config(tmp_path, agents={"script": agent})) as running,
+        connected(running.gateway, elicitation={"form": {}}) as client,
+    ):
+        prompt = asyncio.create_task(client.prompt(await client.new()))
+        asked = await client.next_service_request("elicitation/create")
+        assert "question_0" in asked["params"]["requestedSchema"]["properties"]
+        await client.respond(asked, action="accept", content={"question_0": "Red"})
+        assert (await prompt)["stopReason"] == "end_turn"
+        assert client.permission_requests.empty()
 
 
 def test_questions_are_a_form() -> None:
