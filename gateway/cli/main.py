@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from gateway import __version__
+from gateway.cli.output import command_error
 
 COMMANDS = {
     "acp": "Serve an agent to an editor over the Agent Client Protocol.",
@@ -61,7 +62,7 @@ class _Commands(click.Group):
             problem = _output_problem()
             if problem is None:
                 raise
-            click.echo(f"Error: the output cannot be written: {problem}", err=True)
+            command_error(f"the output cannot be written: {problem}").show()
             sys.exit(1)
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -30,6 +31,8 @@ from gateway.sessions.settings import SessionSettings
 from gateway.store import RunRecord, SessionDetails, SessionRecord, Store, WorktreeRecord
 from gateway.store.fencing import Lease
 from gateway.worktrees.worktrees import node_in
+
+log = logging.getLogger(__name__)
 
 STORED_WITHIN = 2.0
 """Seconds in which the end of a turn of another node is waited for."""
@@ -86,6 +89,14 @@ class ClusterSessions(Sessions):
         if not reading and not deleting and (self._node.directory.draining or isinstance(found.agent, AbsentAgent)):
             await self._move(found)
         return found
+
+    async def of_conversation(self, caller: Caller, digest: bytes) -> Session | None:
+        """As Sessions.of_conversation, and None if the node that has the session cannot be reached."""
+        try:
+            return await super().of_conversation(caller, digest)
+        except (NoNode, NodeAway) as error:
+            log.info("a conversation does not go on in its session: %s", error)
+            return None
 
     async def get_history(self, caller: Caller, session_id: str) -> Session:
         """As Sessions.get_history. It needs neither the lease of the session nor its agent.

@@ -33,7 +33,7 @@ from gateway.agents.folder_access import FOLDER_OF_SESSION, in_time
 from gateway.config import OwnTools
 from gateway.conversations.message_digests import Digest, conversation_digest, message_digests
 from gateway.conversations.open_conversations import OpenConversation, OpenConversations
-from gateway.errors import AgentProblem, BadRequest, Conflict, NodeAway, NoNode, NotFound, StoreUnavailable
+from gateway.errors import BadRequest, Conflict, NotFound, StoreUnavailable
 from gateway.events.event_log import Entry
 from gateway.events.turn_reader import Turn
 from gateway.runs.answer_format import AnswerFormat, require_schema
@@ -365,23 +365,27 @@ class Conversations:
             return await self._named(asked, session_id)
         if not any(isinstance(message, AssistantMessage) for message in asked.before):
             return None
-        digests = asked.digests or ()
-        conversation = self._open.take(asked.scope, digests, asked.hints, asked.name, by_id=asked.by_id)
-        session = conversation.session() if conversation is not None else None
-        if conversation is not None and session is not None:
+        conversation = self._open.take(asked.scope, asked.digests or (), asked.hints, asked.name, by_id=asked.by_id)
+        if conversation is None:
+            return await self._stored(asked)
+        session = conversation.session()
+        if session is not None:
             return session, conversation
-        if conversation is not None:
-            stored: str | None = conversation.session_id
-        else:
-            # Such as before a restart.
-            stored = await self._sessions.of_conversation(conversation_digest(asked.scope, digests))
         try:
-            found = None if stored is None else await self._named(asked, stored)
-        except (NotFound, AgentProblem, NodeAway, NoNode) as error:
-            log.info("session %s is not continued by a conversation: %s", stored, error)
+            return await self._named(asked, conversation.session_id)
+        except NotFound:
             return None
-        # As the client has the messages, so that its next request finds them again.
-        return None if found is None else (found[0], replace(found[1], digests=digests))
+
+    async def _stored(self, asked: _Asked) -> tuple[Session, OpenConversation] | None:
+        """The session that has answered exactly this conversation last, such as before a restart."""
+        digests = asked.digests or ()
+        session = await self._sessions.of_conversation(asked.caller, conversation_digest(asked.scope, digests))
+        if session is None or self._open.get(session.id) is not None:
+            # What the store has may be older than what is known here.
+            return None
+        if await _digests_of(session, system=False) != _spoken(asked):
+            return None
+        return session, OpenConversation(session.id, asked.scope, digests, session.turn_began, weakref.ref(session))
 
     async def _named(self, asked: _Asked, session_id: str) -> tuple[Session, OpenConversation] | None:
         """A session by its id, if the request continues it: if its history ends with the messages of the conversation."""
@@ -392,10 +396,9 @@ class Conversations:
         if known is not None and known.session() is session and session.turn_began == known.turn_began:
             conversation = known
         else:
-            history = [message async for message in session.history.messages()]
-            digests = message_digests(_without_own_calls(history, session.config.app_tools or ()))
+            digests = await _digests_of(session)
             conversation = OpenConversation(session_id, asked.scope, digests, session.turn_began, weakref.ref(session))
-        spoken = message_digests(message for message in asked.before if not isinstance(message, SystemMessage))
+        spoken = _spoken(asked)
         if spoken and conversation.digests[-len(spoken) :] != spoken:
             return None
         self._open.forget(session_id)
@@ -545,6 +548,16 @@ class Conversations:
         task = asyncio.ensure_future(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+
+async def _digests_of(session: Session, *, system: bool = True) -> tuple[Digest, ...]:
+    """The digests of what a session has stored, as its client has it; without `system`, without messages of the system."""
+    history = [message async for message in session.history.messages() if system or not isinstance(message, SystemMessage)]
+    return message_digests(_without_own_calls(history, session.config.app_tools or ()))
+
+
+def _spoken(asked: _Asked) -> tuple[Digest, ...]:
+    return message_digests(message for message in asked.before if not isinstance(message, SystemMessage))
 
 
 def other_agent(session_id: str, agent: str) -> BadRequest:

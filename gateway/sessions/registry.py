@@ -278,9 +278,14 @@ class Sessions:
         """
         return await self.get(caller, session_id)
 
-    async def of_conversation(self, digest: bytes) -> str | None:
-        """The id of the session that has answered the conversation with this digest, None if none has."""
-        return await self._store.sessions.of_conversation(digest)
+    async def of_conversation(self, caller: Caller, digest: bytes) -> Session | None:
+        """The session that has answered the conversation with this digest last; None if there is none, or it cannot go on."""
+        session_id = await self._store.sessions.of_conversation(digest)
+        try:
+            return None if session_id is None else await self.get(caller, session_id)
+        except (NotFound, AgentProblem) as error:
+            log.info("session %s is not continued by a conversation: %s", session_id, error)
+            return None
 
     async def agent_of(self, caller: Caller, session_id: str) -> str:
         """The name of a session's agent, which need not be configured here. Raises NotFound."""

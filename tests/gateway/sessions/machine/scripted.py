@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from drivers.contract.agent import Agent, PermissionReply, Prompt, Reply
+from drivers.contract.agent import GO_ON, Agent, PermissionReply, Prompt, Reply
 from drivers.contract.agent_specs import Limits, SessionSpec, TaskSpec
 from drivers.contract.driver_info import Capabilities, DriverInfo, Option, PermissionMode, Permissions, ToolSpec
 from drivers.contract.errors import AgentGone, AgentUnavailable, InputFull, ResumeFailed
@@ -31,6 +32,18 @@ TOOLS = ("look", "change", "forbidden", "ask_user")
 """The agent's own tools: `look` is trusted by the client, a rule denies `forbidden`, and `ask_user` asks the user a question."""
 APP_TOOL = ToolSpec("sky", "The weather.", {"type": "object"})
 """A tool of the client."""
+
+
+HISTORY_AS_TEXT = "This conversation has begun before"
+"""How a prompt begins that has the history (gateway/runs/history_as_text.py), for an agent that takes it in no other way."""
+
+
+def _without_history(prompt: Prompt) -> tuple[list[str], Prompt]:
+    """Return the texts of the user's messages in the history before a prompt, and the prompt itself."""
+    _, history, new = prompt.text.split("\n\n", 2)
+    messages = [json.loads(line) for line in history.split("\n")]
+    known = [message.get("text", "") for message in messages if message["role"] == "user"]
+    return known, Prompt(new) if new else GO_ON
 
 
 @dataclass
@@ -157,6 +170,9 @@ class ScriptedAgent(Agent):
             raise AgentGone("the agent's process has ended")
         if self.in_turn:
             self.driver.violations.append(f"agent {self.number} got a prompt while another one is at work")
+        if prompt.text.startswith(HISTORY_AS_TEXT):
+            known, prompt = _without_history(prompt)
+            self.told += known
         self.sent.append([*self._between])
         self.driver.prompted(self, prompt)
         self.phase, self.interrupted = "running", False
