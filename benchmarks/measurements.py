@@ -32,11 +32,11 @@ IMPORTS = "import fastapi, uvicorn, httptools, sse_starlette, psutil, platformdi
 RSS = "import psutil; print(psutil.Process().memory_info().rss)"
 WARM_UP = 20
 SESSIONS, IDLE_SESSIONS, STORED_SESSIONS = 32, 100, 500
-BURST_BOUND, FIRST_EVENT, COLD, FAN_BOUND, STARTED_BOUND = 2.0, 5.0, 1.8, 2.5, 1.8
-START, ACP, COMMAND, IDLE = 2.2, 1.8, 0.5, 1.5
-FURTHER_SESSION = 5.0
+BURST_BOUND, FIRST_EVENT, COLD, FAN_BOUND, STARTED_BOUND = 1.8, 4.5, 1.7, 2.2, 1.5
+START, ACP, COMMAND, IDLE = 2.1, 1.7, 0.3, 1.5
+FURTHER_SESSION = 4.6
 """KB of memory."""
-EVENT_CPU, STEADY_CPU, IDLE_CPU, WAKE_UPS = 4.0, 2.5, 0.3, 11.0
+EVENT_CPU, STEADY_CPU, IDLE_CPU, WAKE_UPS = 2.0, 2.75, 0.3, 11.0
 
 
 async def burst(quick: bool) -> list[Figure]:
