@@ -524,3 +524,15 @@ def test_message_that_is_queued_while_its_session_is_deleted_is_refused(begin: C
     machine.repair_store()
     machine.check()
     assert isinstance(queued.error, NotFound)
+
+
+@pytest.mark.xfail(reason="its run is stored as running, and the log says that it waits")
+def test_a_denial_by_the_time_limit_whose_outcome_is_unknown(begin: Callable[..., SessionMachine]) -> None:
+    machine = begin(answer=20.0)
+    message(machine)
+    call(machine, "look", "look")
+    machine.agent_exits(n=0)
+    machine.check()
+    machine.store_has_trouble(how="are done, perhaps", writes="*")
+    machine.pass_time(seconds=35.0)
+    machine.check()
