@@ -33,7 +33,7 @@ from drivers.runtime.confined_files import (
     open_folder,
     regular_file,
 )
-from drivers.runtime.file_threads import in_thread, in_thread_or_undone
+from drivers.runtime.file_threads import TooManyAccesses, in_thread, in_thread_or_undone
 from drivers.runtime.launcher import LaunchedCommand, Launcher
 from drivers.runtime.pipes import Pipes, Splitter, Unsplit
 from drivers.runtime.process_tree import (
@@ -57,7 +57,6 @@ log = logging.getLogger(__name__)
 
 MAX_FIRST_LINE = 256
 """Bytes of the first line of a script that Linux reads."""
-
 TERM_SECONDS = 1.0
 """Seconds at most between SIGTERM and SIGKILL."""
 FIRST_SEARCH_SECONDS = 1.0
@@ -447,7 +446,8 @@ class Spawner:
             await _release(launched)
             reason = str(error).replace(f"/proc/self/fd/{folder}", str(command.cwd))
             if isinstance(error, FileNotFoundError):
-                reason = await in_thread(_missing_interpreter, launched.argv[0], reason)
+                with suppress(TooManyAccesses):
+                    reason = await in_thread(_missing_interpreter, launched.argv[0], reason)
             raise AgentUnavailable(f"cannot start {launched.argv[0]!r} in {command.cwd}: {reason}") from error
         finally:
             starting.discard(launched.marker)

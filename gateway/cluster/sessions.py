@@ -45,7 +45,7 @@ MOVED_AFTER = 86400.0
 
 
 class ClusterSessions(Sessions):
-    """The sessions of `node`. Lists are read from the store, which has those of all nodes."""
+    """The sessions of `node`. Lists are read from the store, which has the sessions of all nodes."""
 
     def __init__(
         self, agents: Agents, shared: SharedServices, admission: AdmissionControl, sleep_after: float, node: Node
@@ -246,7 +246,7 @@ class ClusterSessions(Sessions):
         self._run_in_background(session.lose())
 
     async def release_unused(self, unused: float) -> None:
-        """Release the leases of sessions that the store has all of, that nobody follows, and that are unused for so many seconds.
+        """Release the leases of sessions that are stored completely, without followers, and unused for so many seconds.
 
         If the node takes no new work, of all sessions but those at work, whose agents are ended. Who follows one gets LeaseLost.
         """

@@ -76,7 +76,7 @@ class ConversationRequest:
     """A conversation whose last messages are new.
 
     `messages` are all of it, as the client has them: the last one is a user message or the result of a call. With `after` they
-    are only those that follow that answer. `options` are those of the agent, such as `model`. `tools` are the application-side
+    are only the messages that follow that answer. `options` are of the agent, such as `model`. `tools` are the application-side
     tools; without `call_tools` their calls are refused, and the agent goes on. `hints` are values that the client gives with each
     request of the conversation, such as its user, and `name` is one that it gives with no other conversation. `session_id` is the
     session that it wants to continue. `answer` is what the answer has to be, and `answer_field` the field of the request that has
@@ -127,7 +127,7 @@ class ConversationTurn:
     async def batches(self) -> AsyncIterator[list[Entry]]:
         """The events as they come; the last is `session_end`, or `awaiting` with calls that wait for the client's results.
 
-        Calls that wait for a permission are denied, and the answer goes on. Those that come together with calls for the client
+        Calls that wait for a permission are denied, and the answer goes on. If they come together with calls for the client, they
         are denied with its next request. Raises GatewayError if the session cannot go on.
         """
         while True:
@@ -234,7 +234,7 @@ class _Asked:
         return [ToolReply(message.tool_call_id, message.content) for message in self.new if isinstance(message, ToolMessage)]
 
     def new_settings(self, current: SessionSettings) -> SessionSettings:
-        """The settings of a session that the request continues: its model, its effort and its tools are those of the request."""
+        """The settings of a session that the request continues: the request decides its model, its effort and its tools."""
         new = self.settings
         # Others may have changed since, such as the mode by the CLI, or any by another protocol.
         kept = {name: value for name, value in current.options.items() if name not in ("model", EFFORT_OPTION)}
@@ -243,7 +243,7 @@ class _Asked:
 
 
 class Conversations:
-    """Finds the sessions of conversations, and creates those that there are not yet."""
+    """Finds the sessions of conversations, and creates a session for a conversation that has none yet."""
 
     def __init__(self, agents: Agents, sessions: Sessions, own_tools: OwnTools) -> None:
         self._agents, self._sessions, self._own_tools = agents, sessions, own_tools
@@ -566,7 +566,7 @@ def other_agent(session_id: str, agent: str) -> BadRequest:
 
 
 def own_tools(agent: ConfiguredAgent, allowed: OwnTools) -> tuple[ToolGrant, ...]:
-    """The agent's own tools in a conversation: none, those that read and search files, or all, which its policy decides about."""
+    """The agent's own tools in a conversation: none, the tools that read and search files, or all, as its policy decides."""
     if allowed == "none":
         return ()
     if allowed == "read-only":

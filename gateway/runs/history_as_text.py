@@ -21,10 +21,7 @@ from drivers.contract.messages import (
 
 MAX_CHARACTERS = 200_000
 """Characters of a history, about 50,000 tokens. The newest messages count."""
-_HEAD = "This conversation has begun before, and you do not know it yet. These are its messages so far, one a line, as JSON. "
-_LEFT_OUT = "{} older ones are left out. "
-_TAIL = "Go on with it. The new message follows.\n\n"
-_GO_ON = "Go on with it."
+_HEAD = "This conversation has begun before, and you do not know it yet. These are its messages so far, one a line, as JSON."
 
 
 def with_history(prompt: Prompt, history: Sequence[Message]) -> Prompt:
@@ -37,9 +34,10 @@ def with_history(prompt: Prompt, history: Sequence[Message]) -> Prompt:
             break
         lines.append(line[:room])
         room -= len(lines[-1])
-    left_out = _LEFT_OUT.format(len(history) - len(lines)) if len(lines) < len(history) else ""
-    text = f"{_HEAD}{left_out}{_GO_ON if prompt.go_on else _TAIL[:-2]}\n\n" + "\n".join(reversed(lines)) + "\n\n"
+    left_out = f" {len(history) - len(lines)} older ones are left out." if len(lines) < len(history) else ""
     new = () if prompt.go_on else blocks(prompt.content)
+    follows = " The new message follows." if new else ""
+    text = "\n".join([f"{_HEAD}{left_out} Go on with it.{follows}", "", *reversed(lines), "", ""])
     return replace(prompt, content=(TextBlock(text=text), *new), go_on=False)
 
 

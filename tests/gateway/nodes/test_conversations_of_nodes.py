@@ -77,6 +77,17 @@ async def response_is_continued_anew_at_another_node(nodes: AgentsByNode) -> Non
     assert (await history(nodes, instructed))[-4:] == ["hello", "hello", "brief", "brief"]
 
 
+async def conversation_is_continued_by_any_node(nodes: AgentsByNode) -> None:
+    nodes.least_loaded = "two"
+    first = await chat(nodes.nodes["one"].client, "from two", model="both")
+    assert await nodes.place_of(session_of(first)) == "two"
+    # The node stores which session has answered the conversation after the answer.
+    await nodes.nodes["two"].gateway.conversations.close()
+    nodes.least_loaded = "three"
+    continued = await chat(nodes.nodes["three"].client, "from two", "from two", "on", model="both")
+    assert continued.status_code == 200 and session_of(continued) == session_of(first)
+
+
 async def response_is_continued_with_an_agent_of_another_node(nodes: AgentsByNode, then: str = "second") -> None:
     nodes.least_loaded = "one"
     first = await respond(nodes.nodes["three"].client, "hello", "first")
@@ -134,6 +145,7 @@ STORIES: list[Callable[[AgentsByNode], Awaitable[None]]] = [
     named_session_is_found_where_several_nodes_have_its_agent,
     items_of_sessions_at_several_nodes_are_given_by_reference,
     partial(response_is_continued_with_an_agent_of_another_node, then="echo"),
+    conversation_is_continued_by_any_node,
 ]
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
 from acp import schema
 from pydantic import BaseModel, ValidationError
 
@@ -52,6 +53,16 @@ def read(model: type[BaseModel], params: Any) -> Any:
         return model.model_validate(params).model_dump(exclude_none=True)
     except ValidationError as error:
         return sorted((item["loc"], item["type"]) for item in error.errors())
+
+
+def test_an_item_that_is_left_out_is_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    malformed = {**STDIO, "args": ["s3cret"], "env": {"TOKEN": "s3cret"}}
+    session_requests.NewSessionRequest.model_validate({"cwd": "/tmp", "mcpServers": [STDIO, malformed]})
+    [text] = caplog.messages
+    assert (
+        text.startswith("mcp_servers[1] of a client is malformed and left out: ") and "env: Input should be a valid list" in text
+    )
+    assert "s3cret" not in text
 
 
 def test_requests_are_read_as_the_acp_package_reads_them() -> None:
